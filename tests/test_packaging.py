@@ -1,0 +1,61 @@
+"""The wheel: what is in it, and that it works from another folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
+    return next(folder.glob("*.whl"))
+
+
+def test_script_in_the_wheel_is_the_one_of_the_checkout(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        for name in ("ratekit", "embedded"):
+            assert archive.read(f"ratekit/lua/{name}.lua") == (ROOT / "lua" / f"{name}.lua").read_bytes()
+        assert "ratekit/py.typed" in archive.namelist()
+        assert not [name for name in archive.namelist() if name.startswith("tests")]
+
+
+def test_installed_wheel_limits_from_another_folder(wheel, tmp_path):
+    venv.create(tmp_path / "venv", symlinks=True)
+    site = next((tmp_path / "venv/lib").glob("python*/site-packages"))
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    # Of this environment only lupa: what is left must be enough.
+    import lupa
+
+    (site / "lupa").symlink_to(Path(lupa.__file__).parent)
+    code = """
+import ratekit, sys
+from ratekit.stores import script
+limiter = ratekit.RateLimiter()
+policy = ratekit.Policy("p", "2/min")
+print([limiter.check(policy, "u").allowed for _ in range(3)], script.digest())
+print(ratekit.__file__)
+try:
+    ratekit.RateLimiter("redis://localhost")
+except ratekit.ConfigurationError as error:
+    print(error)
+"""
+    environment = {"PATH": os.environ["PATH"]}
+    output = subprocess.check_output([tmp_path / "venv/bin/python", "-c", code], text=True, cwd=tmp_path, env=environment)
+    answers, where, missing = output.splitlines()
+    from ratekit.stores import script
+
+    assert answers == f"[True, True, False] {script.digest()}"
+    assert where.startswith(str(site))
+    assert missing == "redis:// needs a package that is not installed: pip install 'ratekit[redis]'"
