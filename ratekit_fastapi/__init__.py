@@ -1,0 +1,26 @@
+"""ratekit for FastAPI: limiters for Depends, limits from within an endpoint, and their installation."""
+
+try:
+    import fastapi as _  # noqa: F401
+except ImportError:
+    from ratekit.errors import MissingExtraError
+
+    raise MissingExtraError("ratekit_fastapi", "fastapi") from None
+
+from ratekit_fastapi.dependencies import PathRateLimiter, ProjectRateLimiter, RateLimiterDependency
+from ratekit_fastapi.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError
+from ratekit_fastapi.installation import RATE_LIMIT_RESPONSES, install
+from ratekit_fastapi.programmatic import apply_element_rate_limit, apply_rate_limit
+
+__all__ = [
+    "RATE_LIMIT_RESPONSES",
+    "PathRateLimiter",
+    "ProjectRateLimiter",
+    "RateLimitExceeded",
+    "RateLimitUnavailable",
+    "RateLimiterDependency",
+    "UnusableRequestError",
+    "apply_element_rate_limit",
+    "apply_rate_limit",
+    "install",
+]

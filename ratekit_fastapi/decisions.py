@@ -1,0 +1,141 @@
+"""How the limiters of a route decide a request: together where they can, each once."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+
+from ratekit import errors
+from ratekit.asgi import RESULTS
+from ratekit.front import is_refused, refusal_of
+from ratekit.modes import RateLimitMode
+from ratekit.protocol import Call, Operation, merge
+from ratekit.results import RateLimitResult
+from ratekit_fastapi.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError, answer_in
+from ratekit_fastapi.routes import effective_route, limiters_after
+from ratekit_fastapi.settings import SETTINGS, Settings, settings_of
+
+if TYPE_CHECKING:
+    from ratekit_fastapi.dependencies import RateLimiterDependency
+
+DECIDED = "ratekit.decided"  # in the scope: the limiters that have decided the request
+CHARGED = "ratekit.charged"  # in the scope: the keys that they have charged
+
+
+async def decide(limiter: RateLimiterDependency, connection: HTTPConnection, response: Response) -> None:
+    """Decide a request by a limiter, and by the route's others that can be decided in the same call."""
+    scope = connection.scope
+    decided: set[Any] = scope.setdefault(DECIDED, set())
+    mode = limiter.current_mode()
+    if mode is RateLimitMode.OFF or limiter in decided:
+        return
+    settings = settings_of(scope)
+    if SETTINGS in scope:
+        answer_in(scope)
+    try:
+        await _decide(limiter, connection, settings, mode, decided)
+    except errors.RatekitError as error:
+        raise_as_response(error, mode)
+    write_headers(response, scope, settings)
+
+
+def raise_as_response(error: errors.RatekitError, mode: RateLimitMode) -> None:
+    """Raise what FastAPI turns into a response in place of one of the core's errors; log it where nothing is enforced."""
+    refusal = None if isinstance(error, RateLimitExceeded) else refusal_of(error, mode)
+    if isinstance(error, RateLimitExceeded):
+        raise error
+    if refusal is not None and isinstance(error, errors.UnusableRequestError):
+        raise UnusableRequestError(refusal, error) from None
+    if refusal is not None and isinstance(error, errors.RateLimitUnavailable):
+        raise RateLimitUnavailable(refusal, error) from None
+
+
+def write_headers(response: Response, scope: MutableMapping[str, Any], settings: Settings) -> None:
+    """Write the headers so far on the response that FastAPI has injected, where no middleware of ours will do it."""
+    if SETTINGS not in scope:
+        response.headers.update(settings.answers.lines(scope.get(RESULTS, ()), refused=False))
+
+
+async def run(
+    limiter: RateLimiterDependency, connection: HTTPConnection, call: Call, mode: RateLimitMode, client: Any = None
+) -> RateLimitResult:
+    """Let the store decide a call, note the result for the headers, and raise if it refuses the request."""
+    settings = settings_of(connection.scope)
+    result = await settings.limiter(limiter.on_outage, client).decide(call)
+    results = connection.scope.setdefault(RESULTS, [])
+    results.append(result)
+    if not result.allowed and is_refused(mode, limiter.endpoint_for(connection), result):
+        raise RateLimitExceeded(settings.answers.refusal(results), result)
+    return result
+
+
+async def _decide(
+    limiter: RateLimiterDependency, connection: HTTPConnection, settings: Settings, mode: RateLimitMode, decided: set[Any]
+) -> None:
+    decided.add(limiter)
+    call = await _call(limiter, connection, settings)
+    if call is None:
+        limiter.note_pass(connection)
+        return
+    calls = [call]
+    for other in _others(limiter, connection):
+        if (
+            other not in decided
+            and other.is_decided_with(limiter)
+            and (more := await _call_with(call, other, connection, settings))
+        ):
+            decided.add(other)
+            calls.append(more)
+    await _run_once(limiter, connection, call if len(calls) == 1 else merge(calls), mode)
+
+
+async def _run_once(limiter: RateLimiterDependency, connection: HTTPConnection, call: Call, mode: RateLimitMode) -> None:
+    """Decide a call so that its counters are charged once by the request.
+
+    What another limiter, which differs in mode or on_outage, has charged to them is given back first: then this one, which
+    may be the stricter, decides as if it were alone.
+    """
+    charged: set[bytes] = connection.scope.setdefault(CHARGED, set())
+    if charged.issuperset(call.keys):
+        settings = settings_of(connection.scope)
+        await settings.limiter(limiter.on_outage).decide(call._replace(operation=Operation.REFUND))
+    result = await run(limiter, connection, call, mode)
+    if result.allowed:
+        charged.update(call.keys)
+
+
+def _others(limiter: RateLimiterDependency, connection: HTTPConnection) -> list[RateLimiterDependency]:
+    """Return the limiters that run right after one, but for those that a test has overridden."""
+    limiters = limiters_after(effective_route(connection.scope), limiter)
+    if not limiters:
+        return []
+    overridden = getattr(connection.scope.get("app"), "dependency_overrides", None) or {}
+    return [other for other in limiters if other not in overridden]
+
+
+async def _call(limiter: RateLimiterDependency, connection: HTTPConnection, settings: Settings) -> Call | None:
+    if limiter.needs_identity:
+        await settings.identity(connection)
+    if limiter.needs_body:
+        await limiter.load_body(connection)
+    cost = limiter.cost
+    return limiter.call(connection, settings, cost if type(cost) is int else await limiter.cost_for(connection))
+
+
+async def _call_with(
+    call: Call, other: RateLimiterDependency, connection: HTTPConnection, settings: Settings
+) -> Call | None:
+    """Return the call of another limiter if it can be decided in one with this: the same tag, the same cost."""
+    try:
+        more = await _call(other, connection, settings)
+    except errors.RatekitError:
+        return None  # it will say so itself when its turn comes
+    fits = more is not None and more.cost == call.cost and _tag(more) == _tag(call)
+    return more if fits else None
+
+
+def _tag(call: Call) -> bytes:
+    return call.keys[0].partition(b"{")[2].partition(b"}")[0]

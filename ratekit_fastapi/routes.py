@@ -1,0 +1,89 @@
+"""What FastAPI knows of the route of a request: its template, and the limiters that are declared on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+UNMATCHED = "unmatched"
+
+
+def endpoint_of(scope: MutableMapping[str, Any]) -> str:
+    """Return the template of the route, with the prefixes of every router and mount around it; never a concrete path."""
+    template = _template(effective_route(scope))
+    return _mount_template(scope, template) + template if template else UNMATCHED
+
+
+def effective_route(scope: MutableMapping[str, Any]) -> Any:
+    """Return what FastAPI runs for a request: the route, or its effective context within the routers that include it.
+
+    Since FastAPI 0.137 scope["route"] does not know the prefixes of those routers; its effective context does. A context
+    that belongs to another route is that of a router around the application that has the route.
+    """
+    route, context = scope.get("route"), scope.get("fastapi")
+    effective = context.get("effective_route_context") if isinstance(context, dict) else None
+    if effective is None or getattr(effective, "original_route", None) is not route:
+        return route
+    return getattr(effective, "starlette_route", None) or effective
+
+
+def _template(route: Any) -> str:
+    template = getattr(route, "path_format", None) or getattr(route, "path", None)
+    return template if isinstance(template, str) else ""
+
+
+def _mount_template(scope: MutableMapping[str, Any], template: str) -> str:
+    """Return the path under which the application is mounted, with the names of parameters in place of their values."""
+    root: str = scope.get("root_path") or ""
+    mounted = root.removeprefix(scope.get("app_root_path") or "") if "app_root_path" in scope else ""
+    parts = mounted.split("/")
+    for name, value in (scope.get("path_params") or {}).items():
+        if f"{{{name}}}" not in template and str(value) in parts:
+            last = len(parts) - 1 - parts[::-1].index(str(value))
+            parts[last] = f"{{{name}}}"
+    return "/".join(parts)
+
+
+def dependencies_of(route: Any) -> Iterator[Any]:
+    """Yield every callable that a route depends on, its routers' included, in the order in which they run."""
+    yield from _calls(getattr(route, "dependant", None))
+
+
+def _calls(dependant: Any) -> Iterator[Any]:
+    for dependency in getattr(dependant, "dependencies", ()):
+        yield from _calls(dependency)
+        yield dependency.call
+
+
+def limiters_after(route: Any, limiter: Any) -> list[Any]:
+    """Return the limiters that run right after one: with no other dependency between, which may yet refuse or find out."""
+    found: list[Any] = []
+    for call in calls_of(route):
+        if call == limiter:
+            found = [call]
+        elif found and not is_limiter(call):
+            break
+        elif found:
+            found.append(call)
+    return found[1:]
+
+
+def is_limiter(call: Any) -> bool:
+    """Whether a dependency is one of ratekit's limiters."""
+    return hasattr(call, "is_decided_with")
+
+
+def calls_of(route: Any) -> list[Any]:
+    """Return every callable that a route depends on, in the order in which they run; found once for a route."""
+    dependant = getattr(route, "dependant", None)
+    known = _calls_of_routes.get(id(dependant))
+    if known is None or known[0] is not dependant:
+        if len(_calls_of_routes) >= _MOST_ROUTES:
+            _calls_of_routes.clear()
+        known = (dependant, list(dependencies_of(route)))
+        _calls_of_routes[id(dependant)] = known
+    return known[1]
+
+
+_calls_of_routes: dict[int, tuple[Any, list[Any]]] = {}
+_MOST_ROUTES = 4096

@@ -1,0 +1,106 @@
+"""What `install` has set for an application, and what holds where nothing is installed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from starlette.requests import HTTPConnection
+
+from ratekit.addresses import TrustedProxies
+from ratekit.errors import UnusableRequestError
+from ratekit.front import Answers
+from ratekit.keys import DEFAULT_PREFIX, project_subject
+from ratekit.limiter import AsyncRateLimiter
+from ratekit.outage import OnOutage
+
+Identity = tuple[Any, Any] | str | None
+Identify = Callable[[HTTPConnection], Identity | Awaitable[Identity]]
+
+SETTINGS = "ratekit.settings"  # in the scope, for applications that are mounted
+IDENTITY = "ratekit.identity"  # in the scope: the subject of the project, or None
+_MOST_CLIENTS = 16
+
+
+class Settings:
+    """Store, identity and answers of an application."""
+
+    def __init__(
+        self,
+        store: Any = None,
+        *,
+        identify: Identify | None = None,
+        answers: Answers | None = None,
+        proxies: TrustedProxies | None = None,
+        prefix: str = DEFAULT_PREFIX,
+        on_outage: str = OnOutage.OPEN,
+    ) -> None:
+        self.answers = answers or Answers()
+        self.proxies = proxies or TrustedProxies()
+        self.prefix = prefix
+        self._identify = identify or _identity_in_state
+        self._store = store
+        self._on_outage = on_outage
+        self._limiters: dict[tuple[str, int], AsyncRateLimiter] = {}
+
+    def limiter(self, on_outage: str | None = None, client: Any = None) -> AsyncRateLimiter:
+        """Return the limiter of these settings, made on first use; client brings a store of its own."""
+        store = self._store if client is None else client
+        key = (on_outage or self._on_outage, id(store))
+        if key not in self._limiters:
+            if len(self._limiters) >= _MOST_CLIENTS:
+                self._limiters.clear()
+            self._limiters[key] = AsyncRateLimiter(store, prefix=self.prefix, on_outage=key[0])
+        return self._limiters[key]
+
+    async def identity(self, connection: HTTPConnection) -> str | None:
+        """Return the subject of the project that the request was authenticated for, asked once it is known."""
+        known: str | None = connection.scope.get(IDENTITY)
+        if known is None:
+            answer = self._identify(connection)
+            known = _subject_of(await answer if inspect.isawaitable(answer) else answer)
+            connection.scope[IDENTITY] = known
+        return known
+
+    async def aclose(self) -> None:
+        """Close the connections of its limiters on this event loop."""
+        for limiter in self._limiters.values():
+            await limiter.aclose()
+
+
+def _subject_of(identity: Any) -> str | None:
+    """Return the subject of what identify has answered. Half a project is none: it would be a bucket for many."""
+    if isinstance(identity, tuple) and len(identity) == 2 and "" not in identity:
+        return None if None in identity else project_subject(*identity)
+    if identity is None or (isinstance(identity, str) and identity):
+        return identity
+    raise UnusableRequestError(f"identify answered {identity!r}: it is (org_id, project_id), a text, or None")
+
+
+def settings_of(scope: MutableMapping[str, Any]) -> Settings:
+    """Return the settings for a request: of its application, of the one that it is mounted in, or the default ones."""
+    state = getattr(scope.get("app"), "state", None)
+    installed = getattr(state, "ratekit", None) or scope.get(SETTINGS)
+    return installed if isinstance(installed, Settings) else default_settings()
+
+
+_default: list[Settings] = []
+
+
+def default_settings() -> Settings:
+    """Return the settings where nothing is installed: RATE_LIMIT_STORE_URL, else memory://."""
+    if not _default:
+        _default.append(Settings())
+    return _default[0]
+
+
+def reset_default_settings() -> None:
+    """Forget the settings that hold where nothing is installed. For tests."""
+    _default.clear()
+
+
+def _identity_in_state(connection: HTTPConnection) -> Identity:
+    state = connection.state
+    org_id, project_id = getattr(state, "org_id", None), getattr(state, "project_id", None)
+    return None if org_id is None or project_id is None else (org_id, project_id)

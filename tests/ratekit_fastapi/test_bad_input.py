@@ -1,0 +1,217 @@
+"""Nonsense is told at the start, in a sentence that names the field and the value; else it is a 4xx, never a 500."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+from fastapi import FastAPI
+
+from ratekit import ConfigurationError, Limit, Policy
+from ratekit_fastapi import PathRateLimiter, ProjectRateLimiter, install
+
+
+@pytest.mark.parametrize("kind", [PathRateLimiter, ProjectRateLimiter])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_requests", 0),
+        ("max_requests", -1),
+        ("max_requests", "5"),
+        ("max_requests", 1.5),
+        ("max_requests", True),
+        ("max_requests", 10**13),
+        ("expiry", 0),
+        ("expiry", -1),
+        ("expiry", "60"),
+        ("expiry", float("nan")),
+        ("expiry", float("inf")),
+        ("expiry", 10**12),
+        ("cost", -1),
+        ("cost", "x"),
+        ("cost", 1.5),
+        ("cost", True),
+        ("cost", None),
+        ("cost", 10**13),
+        ("endpoint", ""),
+        ("endpoint", 5),
+        ("mode", "audit"),
+        ("mode", ""),
+        ("mode", 5),
+        ("on_outage", "explode"),
+        ("on_outage", 5),
+        ("by", "address"),
+        ("by", ""),
+        ("by", "header:"),
+        ("by", 5),
+    ],
+)
+def test_argument_that_makes_no_sense_is_told_at_the_start(kind, field, value):
+    with pytest.raises(ConfigurationError) as error:
+        kind(**({"max_requests": 5, "expiry": 60} | {field: value}))
+    assert field in str(error.value)
+    assert repr(value) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({}, "max_requests"),
+        ({"max_requests": 5}, "expiry"),
+        ({"expiry": 60}, "max_requests"),
+        ({"max_requests": 5, "expiry": 60, "limits": ["5/min"]}, "limits"),
+        ({"limits": ["5/min"], "policy": Policy("p", "5/min")}, "policy"),
+        ({"limits": "5/minx"}, "'5/minx'"),
+        ({"limits": ["20/s", "1000 per min"]}, "'1000 per min'"),
+        ({"limits": ["0/s"]}, "0"),
+        ({"limits": [5]}, "5"),
+        ({"limits": 5}, "5"),
+        ({"limits": []}, "limits"),
+        ({"limits": ["5/min", "9/min"]}, "'60s'"),
+        ({"policy": "5/min"}, "'5/min'"),
+        ({"policy": 5}, "5"),
+        ({"limits": Limit(3, 60, algorithm="concurrency")}, "concurrency"),
+    ],
+    ids=str,
+)
+def test_limits_that_make_no_sense_are_told_at_the_start(options, named):
+    with pytest.raises(ConfigurationError) as error:
+        PathRateLimiter(**options)
+    assert named in str(error.value)
+
+
+@pytest.mark.parametrize("anonymous", ["block", "", None, 5])
+def test_unknown_anonymous_is_told_at_the_start(anonymous):
+    with pytest.raises(ConfigurationError) as error:
+        ProjectRateLimiter(5, 60, anonymous=anonymous)
+    assert f"anonymous {anonymous!r}" in str(error.value)
+
+
+def test_unknown_argument_is_told_at_the_start():
+    with pytest.raises(TypeError, match="max_request"):
+        ProjectRateLimiter(max_request=5, expiry=60)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("identify", 5),
+        ("identify", "user"),
+        ("headers", "x-rate"),
+        ("headers", ["ratelimit", "x-rate"]),
+        ("headers", 5),
+        ("body", "slow down"),
+        ("body", {"error": "slow down"}),
+        ("on_outage", "explode"),
+        ("trusted_hops", -1),
+        ("trusted_hops", 1.5),
+        ("trusted_hops", True),
+        ("trusted_hops", "proxy"),
+        ("trusted_hops", ["10.0.0.0/99"]),
+        ("trusted_header", "X-Real-IP"),
+        ("trusted_header", 5),
+        ("prefix", ""),
+        ("prefix", "a b"),
+        ("prefix", "a{b}"),
+        ("prefix", 5),
+    ],
+)
+def test_argument_of_install_that_makes_no_sense_is_told_at_the_start(field, value):
+    with pytest.raises(ConfigurationError) as error:
+        install(FastAPI(), **{field: value})
+    wrong = value[-1] if isinstance(value, list) else value
+    named = {"headers": "style"}.get(field, field)
+    assert field in str(error.value) or named in str(error.value)
+    assert repr(wrong) in str(error.value)
+
+
+@pytest.mark.parametrize("store", ["ftp://nowhere", "nowhere", "", "memory://x?y=1", "redis://host:port", 5, redis.Redis()])
+def test_store_that_makes_no_sense_is_told_at_the_start(store):
+    with pytest.raises(ConfigurationError, match="store"):
+        install(FastAPI(), store=store)
+
+
+def test_secret_of_a_store_does_not_show_up_in_the_message():
+    with pytest.raises(ConfigurationError) as error:
+        install(FastAPI(), store="ftp://user:hunter2@host")
+    assert "hunter2" not in str(error.value)
+
+
+async def later(request):
+    return "x"
+
+
+@pytest.mark.parametrize(
+    "cost",
+    [
+        lambda request: -1,
+        lambda request: "x",
+        lambda request: 1.5,
+        lambda request: None,
+        lambda request: True,
+        lambda request: 10**13,
+        later,
+    ],
+    ids=["negative", "text", "fraction", "none", "bool", "huge", "async text"],
+)
+@pytest.mark.parametrize("kind", [PathRateLimiter, ProjectRateLimiter])
+def test_cost_that_makes_no_sense_is_a_problem_and_no_500(kind, cost, limited, keys, ratekit_clock):
+    answer = limited(kind(5, 60, cost=cost), identify=lambda request: "me").get("/x")
+    assert answer.status_code == 400
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert answer.json()["status"] == 400
+    assert "cost" in answer.json()["detail"]
+    assert keys() == []
+
+
+def test_cost_that_makes_no_sense_is_a_400_without_install(ratekit_clock):
+    from fastapi import Depends
+    from starlette.testclient import TestClient
+
+    app = FastAPI()
+    app.get("/x", dependencies=[Depends(PathRateLimiter(5, 60, cost=lambda request: -1))])(lambda: "x")
+    answer = TestClient(app).get("/x")
+    assert answer.status_code == 400
+    assert "-1" in answer.json()["detail"]
+
+
+def test_nonsense_of_the_second_limiter_is_told_too(limited, ratekit_clock):
+    client = limited(PathRateLimiter(5, 60), PathRateLimiter(5, 3600, cost=lambda request: -1))
+    assert client.get("/x").status_code == 400
+
+
+@pytest.mark.parametrize("subject", ["", 42, b"x", ["x"]], ids=repr)
+@pytest.mark.parametrize("kind", [PathRateLimiter, ProjectRateLimiter])
+def test_subject_that_makes_no_sense_is_a_problem_and_no_500(kind, subject, limited, keys, ratekit_clock):
+    answer = limited(kind(5, 60, by=lambda request: subject)).get("/x")
+    assert answer.status_code == 400
+    assert repr(subject) in answer.json()["detail"]
+    assert keys() == []
+
+
+def test_key_function_that_is_awaited_is_told_at_the_start():
+    """It is called without awaiting: each request would be refused."""
+    with pytest.raises(ConfigurationError, match="by .*later"):
+        PathRateLimiter(5, 60, by=later)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        {"X-Key": "\x7f{}%:*"},
+        {"X-Key": "k" * 5000},
+        {"X-Forwarded-For": "not-an-ip, , 999.9.9.9"},
+        {"Cookie": "=;;;session=\x01"},
+        {"X-Key": " "},
+    ],
+    ids=["odd", "long", "forwarded", "cookie", "blank"],
+)
+def test_odd_headers_are_no_500(lines, limited, ratekit_clock):
+    from ratekit.identity import first_of
+
+    by = first_of("header:X-Key", "cookie:session", "ip")
+    assert limited(PathRateLimiter(5, 60, by=by), trusted_hops=1).get("/x", headers=lines).status_code == 200
+
+
+def test_odd_query_is_no_500(limited, ratekit_clock):
+    client = limited(PathRateLimiter(5, 60, by="query:user"))
+    assert client.get("/x?" + "a=1&" * 2000 + "user=%ff").status_code in (200, 400)

@@ -1,0 +1,124 @@
+"""When the store cannot tell: pass, refuse with a 503, or count a share in the process; never a 429, never a 500."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+from fastapi import Depends, FastAPI
+from starlette.testclient import TestClient
+
+from ratekit_fastapi import PathRateLimiter, ProjectRateLimiter, install
+from support.servers import free_port, start_server, stop_server, wheel_server
+
+
+@pytest.fixture
+def nowhere() -> str:
+    return f"redis://127.0.0.1:{free_port()}"
+
+
+def test_requests_pass_without_headers_when_open(limited, nowhere):
+    with limited(PathRateLimiter(1, 60), store=nowhere) as client:
+        answers = [client.get("/x") for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200]
+    assert not any(name.startswith("ratelimit") for answer in answers for name in answer.headers)
+
+
+def assert_unavailable(answer) -> None:
+    assert answer.status_code == 503
+    assert int(answer.headers["Retry-After"]) >= 1
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert answer.json()["status"] == 503
+    assert answer.json()["type"].endswith("#temporary-reduced-capacity")
+
+
+def test_requests_are_refused_by_a_503_when_the_limiter_is_closed(limited, nowhere):
+    with limited(PathRateLimiter(1, 60, on_outage="closed"), store=nowhere) as client:
+        for _ in range(3):
+            assert_unavailable(client.get("/x"))
+
+
+def test_requests_are_refused_by_a_503_when_the_app_is_closed(limited, nowhere):
+    with limited(PathRateLimiter(1, 60), store=nowhere, on_outage="closed") as client:
+        assert_unavailable(client.get("/x"))
+
+
+def test_own_choice_of_a_limiter_wins_over_that_of_the_app(limited, nowhere):
+    with limited(PathRateLimiter(1, 60, on_outage="open"), store=nowhere, on_outage="closed") as client:
+        assert client.get("/x").status_code == 200
+
+
+def test_closed_limiter_beside_an_open_one_refuses(limited, nowhere):
+    limiters = PathRateLimiter(9, 60), PathRateLimiter(9, 3600, on_outage="closed")
+    with limited(*limiters, store=nowhere) as client:
+        assert_unavailable(client.get("/x"))
+
+
+def test_share_of_the_limit_is_counted_in_the_process_when_local(limited, nowhere, monkeypatch):
+    monkeypatch.setenv("RATE_LIMIT_INSTANCES", "2")
+    with limited(PathRateLimiter(4, 600, on_outage="local"), store=nowhere) as client:
+        assert [client.get("/x").status_code for _ in range(3)] == [200, 200, 429]
+
+
+def test_closed_limiter_lets_pass_while_monitoring(limited, nowhere, monkeypatch):
+    monkeypatch.setenv("RATE_LIMIT_MODE", "monitor")
+    with limited(PathRateLimiter(1, 60, on_outage="closed"), store=nowhere) as client:
+        assert client.get("/x").status_code == 200
+
+
+def test_closed_limiter_answers_503_without_install(monkeypatch, nowhere):
+    monkeypatch.setenv("RATE_LIMIT_STORE_URL", nowhere)
+    app = FastAPI()
+
+    @app.get("/x", dependencies=[Depends(PathRateLimiter(1, 60, on_outage="closed"))])
+    async def x():
+        return {}
+
+    with TestClient(app) as client:
+        answer = client.get("/x")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+
+
+def test_fault_of_configuration_follows_on_outage_too(redis_server, redis_url, limited, caplog):
+    """A counter's key that holds something else is WRONGTYPE."""
+    with redis_server.client() as raw:
+        raw.lpush("ratelimit:/x:{me}:60s", "x")
+    options = {"store": redis_url, "identify": lambda request: "me"}
+    with limited(ProjectRateLimiter(1, 60), **options) as client:
+        assert client.get("/x").status_code == 200
+    with limited(ProjectRateLimiter(1, 60, on_outage="closed"), **options) as client:
+        assert_unavailable(client.get("/x"))
+    assert any(record.levelname == "ERROR" for record in caplog.records)
+
+
+def test_limits_hold_again_when_the_store_answers_again(limited):
+    """A server that is stopped answers late; a server that is stopped and continued has forgotten nothing."""
+    server = start_server(wheel_server())
+    try:
+        with limited(PathRateLimiter(1, 600), store=server.url) as client:
+            assert _settled(client, 429)
+            server.process.send_signal(signal.SIGSTOP)
+            assert client.get("/x").status_code == 200
+            server.process.send_signal(signal.SIGCONT)
+            assert _settled(client, 429)
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+        stop_server(server)
+
+
+def _settled(client: TestClient, status: int) -> bool:
+    """Whether an answer comes within some seconds: on a busy machine a healthy server may be late, too."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if client.get("/x").status_code == status:
+            return True
+    return False
+
+
+def test_install_without_a_running_store_is_no_error(nowhere):
+    app = FastAPI()
+    install(app, store=nowhere)
+    with TestClient(app) as client:
+        assert client.get("/openapi.json").status_code == 200
