@@ -1,0 +1,92 @@
+"""A FastAPI route behind ratekit, beside the same route without it: uvicorn, one worker, 32 connections by wrk.
+
+What is measured is the processor time that the server takes for a request: it is what bounds the throughput of a worker, and
+unlike the throughput it does not depend on who else uses the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from benchmarks import server
+from benchmarks.rounds import Case, Pair, Row, measure
+from benchmarks.settings import Settings
+
+_SECTION = "http"
+_CONNECTIONS, _SECONDS = 32, 1
+_MOST_ROUNDS = 12
+
+
+def compare_http(settings: Settings) -> list[Row]:
+    """Measure the time of a request; a target is the inverse of the share of the throughput that has to be kept."""
+    if shutil.which("wrk") is None:
+        print("http: skipped, as the program wrk is not installed", file=sys.stderr)
+        return []
+    with ExitStack() as stack:
+        url = stack.enter_context(server.running(settings.server))
+
+        def case(name: str, store: str = "memory://") -> Case:
+            return stack.enter_context(_serving(name, store))
+
+        plain, constant = case("plain"), case("constant headers")
+        pairs = [
+            Pair("behind ratekit.asgi on Redis / without", case("middleware", url), plain, 1 / 0.75),
+            Pair("behind ratekit.asgi on memory:// / without", case("middleware"), plain, 1 / 0.88),
+            Pair("Depends(PathRateLimiter) on memory:// / constant headers", case("dependency"), constant, 1 / 0.85),
+            Pair("the same, installed / constant headers", case("dependency, installed"), constant),
+            Pair("Depends(PathRateLimiter) on Redis / constant headers", case("dependency", url), constant),
+        ]
+        return measure(_SECTION, pairs, min(settings.rounds, _MOST_ROUNDS))
+
+
+@contextmanager
+def _serving(name: str, store: str) -> Iterator[Case]:
+    port = server.free_port()
+    environment = os.environ | {"RATEKIT_BENCHMARK_CASE": name, "RATE_LIMIT_STORE_URL": store}
+    command = [sys.executable, "-m", "uvicorn", "benchmarks.http_app:app", "--port", str(port), "--log-level", "warning"]
+    process = subprocess.Popen([*command, "--no-access-log"], env=environment)
+    try:
+        address = f"http://127.0.0.1:{port}/"
+        _await(address, process)
+        yield lambda: _seconds_a_request(address, process.pid)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _await(address: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            urllib.request.urlopen(address, timeout=1).close()
+            return
+        except OSError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+def _seconds_a_request(address: str, pid: int) -> float:
+    command = ["wrk", "-t1", f"-c{_CONNECTIONS}", f"-d{_SECONDS}s", address]
+    before = _processor_seconds(pid)
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    after = _processor_seconds(pid)
+    match = re.search(r"(\d+) requests in", output)
+    if match is None or "Non-2xx" in output:
+        raise RuntimeError(f"wrk did not measure what it should: {output}")
+    return (after - before) / int(match[1])
+
+
+def _processor_seconds(pid: int) -> float:
+    """Return what a process has used so far, by it and for it, as Linux tells."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,111 @@
+"""What a decision costs the server, which counts the time of each command itself, against the smallest useful script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import redis
+
+from benchmarks.policies import FOUR_TIERS, MOST, ONE_TIER
+from benchmarks.rounds import Case, Pair, Row, measure
+from benchmarks.server import running
+from benchmarks.settings import Settings
+from ratekit import Policy
+from ratekit.keys import DEFAULT_PREFIX, override_key
+from ratekit.protocol import encode, pack
+from ratekit.results import ADMITS, FIGURES
+from ratekit.stores import script
+
+_DECISION_TARGET = 2.0
+_BATCHED_TARGET = 0.8
+_TIERS_TARGET = 2.5
+_BATCH = 50
+_CALLS = 100
+_REFERENCE = b"""
+local used = tonumber(redis.call("GET", KEYS[1])) or 0
+local total = redis.call("INCRBY", KEYS[1], ARGV[1])
+return { 1, used, total, redis.call("TTL", KEYS[1]) }
+"""
+
+Command = tuple[Any, ...]
+
+
+def compare_cpu(settings: Settings) -> list[Row]:
+    """Compare decisions with the reference, with one call per round trip and with many."""
+    with running(settings.server) as url, redis.Redis.from_url(url, protocol=2, socket_timeout=5) as client:
+        pairs = [*_pairs(Meter(client, _one_by_one)), *map(_without_target, _pairs(Meter(client, _in_a_pipeline)))]
+        return measure("redis CPU", pairs, settings.rounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """Makes cases of commands; the time is that which the server counted, in microseconds."""
+
+    client: Any  # of redis-py, whose execute_command has no types
+    send: Callable[[Any, Command], object]
+
+    def reference(self) -> Case:
+        """Measure the reference, on a key that expires as those of the limiter do."""
+        digest = self.client.script_load(_REFERENCE)
+        self.client.set("reference", 0, ex=3600)
+        return self._cost(("EVALSHA", digest, 1, "reference", 1), 1)
+
+    def decision(self, policy: Policy, subjects: Sequence[str], *, overrides: bool) -> Case:
+        """Measure one decision of a batch: one for each subject."""
+        keys, items = pack([encode(policy, subject, overrides=overrides) for subject in subjects])
+        digest = self.client.script_load(script.read("ratekit"))
+        command = ("EVALSHA", digest, len(keys), *keys, *items)
+        self._expect_admitted(command, len(subjects) * len(policy.limits))
+        return self._cost(command, len(subjects))
+
+    def _cost(self, command: Command, decisions: int) -> Case:
+        def block() -> float:
+            self.client.config_resetstat()
+            self.send(self.client, command)
+            stats: Any = self.client.info("commandstats")
+            evalsha = stats["cmdstat_evalsha"]
+            return float(evalsha["usec"] / evalsha["calls"] / decisions)
+
+        return block
+
+    def _expect_admitted(self, command: Command, limits: int) -> None:
+        reply: Any = self.client.execute_command(*command)
+        if len(reply) != limits * FIGURES or not all(flags & ADMITS for flags in reply[::FIGURES]):
+            raise RuntimeError(f"{reply!r} is not {limits} admissions")
+
+
+def _pairs(meter: Meter) -> list[Pair]:
+    """Make the pairs of one way to send commands."""
+    reference, decide, batch = meter.reference(), meter.decision, [f"subject-{number}" for number in range(_BATCH)]
+    meter.client.hset(override_key(DEFAULT_PREFIX, ONE_TIER.name, "special"), mapping={"max_requests": 2 * MOST})
+    plain, keyed = decide(ONE_TIER, ["plain"], overrides=False), decide(ONE_TIER, ["keyed"], overrides=True)
+    special = decide(ONE_TIER, ["special"], overrides=True)
+    many, many_keyed = decide(ONE_TIER, batch, overrides=False), decide(ONE_TIER, batch, overrides=True)
+    four, four_keyed = decide(FOUR_TIERS, ["plain"], overrides=False), decide(FOUR_TIERS, ["keyed"], overrides=True)
+    return [
+        Pair("decision / reference", plain, reference, _DECISION_TARGET),
+        Pair("decision with override key / reference", keyed, reference, _DECISION_TARGET),
+        Pair("decision by an override / reference", special, reference),
+        Pair(f"one of {_BATCH} / reference", many, reference, _BATCHED_TARGET),
+        Pair(f"one of {_BATCH} with override key / reference", many_keyed, reference, _BATCHED_TARGET),
+        Pair("four tiers / one tier", four, plain, _TIERS_TARGET),
+        Pair("four tiers / one tier, with override key", four_keyed, keyed, _TIERS_TARGET),
+    ]
+
+
+def _without_target(pair: Pair) -> Pair:
+    return replace(pair, name=f"{pair.name} (pipelines of {_CALLS})", target=None)
+
+
+def _one_by_one(client: Any, command: Command) -> None:
+    for _ in range(_CALLS):
+        client.execute_command(*command)
+
+
+def _in_a_pipeline(client: Any, command: Command) -> None:
+    with client.pipeline(transaction=False) as pipeline:
+        for _ in range(_CALLS):
+            pipeline.execute_command(*command)
+        pipeline.execute()
