@@ -522,6 +522,8 @@ local function decide(limit, key, fields, admitted, repeated, full, operation, c
   if not limit.shadow then
     admitted, repeated = admitted and limit.admits, repeated or (limit.holds and operation == "acquire")
     full = full or (limit.slot and not limit.admits)
+  elseif limit.holds and operation == "acquire" then
+    limit.amount = 0 -- a shadow that has the slot keeps it as it is
   end
   if limit.next then
     admitted, repeated, full = decide(limit.next, key + 1, fields, admitted, repeated, full, operation, cost, draw, slot)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from ratekit import modes
 from support import servers
+
+# The same examples in every run, on machines that may be busy; RATEKIT_FUZZ=N (make fuzz) draws others each time.
+settings.register_profile("ratekit", deadline=None, database=None, derandomize="RATEKIT_FUZZ" not in os.environ)
+settings.load_profile("ratekit")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ WINDOWED = [algorithm for algorithm in Algorithm if algorithm is not Algorithm.C
 FADING = {Algorithm.SLIDING_WINDOW_COUNTER, Algorithm.TOKEN_BUCKET}
 LONGEST_WAIT = 10**8  # seconds; no key is kept for longer than a hundred years
 START = 1_800_000_000.25
+FUZZ = int(os.environ.get("RATEKIT_FUZZ", "1"))
 NAMES = ("one", "two", "three", "four", "five")
 
 
@@ -84,11 +86,9 @@ class Engine:
         return (0.0005, 0.5, 1, 2.5, 10, 60, 900) if self.is_local else (2, 2.5, 10, 60, 900)
 
     def examples(self, count: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        """So many examples, fewer on a server; `make fuzz` tries a multiple."""
         return settings(
-            max_examples=count if self.is_local else max(count // 8, 10),
-            deadline=None,
-            database=None,
-            derandomize=False,
+            max_examples=(count if self.is_local else max(count // 8, 10)) * FUZZ,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         )
 
@@ -597,6 +597,19 @@ def test_shadow_slot_is_not_taken_for_an_enforced_one(bench, clock):
     clock.advance(11)
     assert bench.send(policy, Request("acquire", slot="b")).allowed
     assert not bench.send(policy, Request("acquire", slot="a")).allowed
+
+
+def test_shadow_slot_that_is_held_keeps_its_end_when_the_enforced_one_is_taken_again(bench, clock):
+    """An id that is held is not renewed by taking it again, in a shadow as elsewhere."""
+    limits = [
+        Limit(1, 1, algorithm="concurrency", name="one"),
+        Limit(1, 5, algorithm="concurrency", name="two", shadow=True),
+    ]
+    policy = Policy(ENDPOINT, limits)
+    bench.limiter.acquire(policy, bench.subject, "a")
+    clock.advance(2)
+    again = bench.limiter.acquire(policy, bench.subject, "a")
+    assert [tier.reset_after for tier in again.tiers] == [1, 3]
 
 
 def test_refused_renewal_names_no_wait(bench):

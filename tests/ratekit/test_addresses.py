@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ratekit import ConfigurationError
@@ -249,7 +249,6 @@ PIECES = [*'0159af:.[]%",;= \x00\n{é', "for=", "192.0.2.9", "10.0.0.2", "2001:d
 NEARLY = st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
 
 
-@settings(deadline=None)
 @given(
     lines=st.lists(st.text(max_size=40) | NEARLY, max_size=4),
     peer=st.none() | st.sampled_from([PROXY, "fd00::1", "testclient"]) | NEARLY,
@@ -261,7 +260,6 @@ def test_subject_is_an_address_or_none_whatever_is_sent(lines, peer, hops, heade
     assert is_address_subject(None if address is None else address_subject(address))
 
 
-@settings(deadline=None)
 @given(address=st.ip_addresses(), port=st.integers(0, 65535))
 def test_every_address_is_read_with_a_port_and_without(address, port):
     with_port = f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
@@ -269,7 +267,6 @@ def test_every_address_is_read_with_a_port_and_without(address, port):
     assert is_address_subject(address_subject(parse_address(str(address))))
 
 
-@settings(deadline=None)
 @given(ours=st.lists(st.ip_addresses(v=4), min_size=1, max_size=5), theirs=st.lists(NEARLY, max_size=4))
 def test_hops_are_exact_whatever_a_client_puts_in_front(ours, theirs):
     assert client(len(ours), [", ".join([*theirs, *map(str, ours)])]) == str(ours[0])

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import httpx2
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ratekit import ConfigurationError, asgi, wsgi
@@ -363,7 +363,6 @@ def test_two_clients_behind_one_address_are_told_apart(ask):
     assert statuses == [200, 200, 429, 429]
 
 
-@settings(deadline=None)
 @given(value=st.text(st.characters(codec="latin-1", exclude_characters="\r\n\x00"), min_size=1).map(str.strip))
 def test_hashed_subject_is_of_one_form_whatever_the_value(value):
     for request_of in (asgi_request, wsgi_request):
@@ -371,7 +370,6 @@ def test_hashed_subject_is_of_one_form_whatever_the_value(value):
         assert subject is None if not value else len(subject.removeprefix("header:x-api-key:")) == 32
 
 
-@settings(deadline=None)
 @given(
     body=st.binary(max_size=200)
     | st.recursive(st.none() | st.text() | st.floats(), st.lists).map(lambda x: json.dumps(x).encode())

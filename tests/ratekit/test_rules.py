@@ -312,7 +312,6 @@ def tables(draw):
     return patterns, path + draw(st.sampled_from(["", "/", "//"])), patterns[chosen]
 
 
-@settings(deadline=None)
 @given(case=tables(), order=st.randoms(use_true_random=False))
 def test_path_that_fits_one_pattern_has_its_rule_whatever_the_order_and_the_slashes(case, order):
     patterns, path, expected = case
@@ -320,7 +319,6 @@ def test_path_that_fits_one_pattern_has_its_rule_whatever_the_order_and_the_slas
     assert endpoint(table(*patterns, default="9/min"), path) == expected
 
 
-@settings(deadline=None)
 @given(path=st.text(max_size=30), method=st.sampled_from(["GET", "POST", "BREW", ""]))
 def test_every_path_has_a_rule_when_there_is_a_default(path, method):
     assert endpoint(table("/a", "/b/{id}", "/c/*", default="9/min"), path, method) is not None
@@ -329,7 +327,7 @@ def test_every_path_has_a_rule_when_there_is_a_default(path, method):
 PIECES = st.lists(st.sampled_from(["/", "a", "{id}", "{rest:path}", "*", "{", "}", "ü"]), max_size=6).map("".join)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(pattern=st.builds("".join, st.tuples(st.sampled_from(["/", "GET /", "GET  /"]), PIECES)))
 def test_pattern_is_refused_or_fits_some_path(pattern):
     try:
