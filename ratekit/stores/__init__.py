@@ -12,7 +12,9 @@ from ratekit.protocol import Call
 
 URL_VARIABLE = "RATE_LIMIT_STORE_URL"
 DEFAULT_URL = "memory://"
-_REDIS_SCHEMES = ("redis", "rediss", "unix")
+_REDIS_SCHEMES = (
+    "redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel"
+)  # fmt: skip
 _SCHEMES = ("memory", *_REDIS_SCHEMES)
 
 
@@ -51,9 +53,9 @@ def open_store(store: Any, deadline: float) -> Any:
         return _from_url(store, deadline, asynchronous=False)
     if _is_store(store):
         return _refuse_colour(store, not hasattr(store, "aclose") or store.is_local, "RateLimiter", "a synchronous store")
-    from ratekit.stores.redis import RedisStore, is_async
+    from ratekit.stores.redis import ClientStore, is_async
 
-    return RedisStore(_refuse_colour(store, not is_async(store), "RateLimiter", "a synchronous client"))
+    return ClientStore(_refuse_colour(store, not is_async(store), "RateLimiter", "a synchronous client"))
 
 
 def open_async_store(store: Any, deadline: float) -> Any:
@@ -62,10 +64,11 @@ def open_async_store(store: Any, deadline: float) -> Any:
         return _from_url(store, deadline, asynchronous=True)
     if _is_store(store):
         return _refuse_colour(store, hasattr(store, "aclose"), "AsyncRateLimiter", "an asynchronous store")
-    from ratekit.stores.redis import AsyncRedisStore, is_async
+    from ratekit.stores.redis import is_async
+    from ratekit.stores.redis_asyncio import AsyncRedisStore
 
     client = _refuse_colour(store, is_async(store), "AsyncRateLimiter", "an asynchronous client")
-    return AsyncRedisStore.from_client(client)
+    return AsyncRedisStore.from_client(client, deadline)
 
 
 def _from_url(url: str, deadline: float, *, asynchronous: bool) -> Any:
@@ -75,11 +78,8 @@ def _from_url(url: str, deadline: float, *, asynchronous: bool) -> Any:
 
         return memory.shared(rest)
     if scheme in _REDIS_SCHEMES:
-        from ratekit.stores.redis import AsyncRedisStore, RedisStore
-
-        kind: Any = AsyncRedisStore if asynchronous else RedisStore
         try:
-            return kind.from_url(url, deadline)
+            return _redis_store(url, deadline, asynchronous=asynchronous)
         except ConfigurationError:
             raise
         except ValueError:
@@ -88,6 +88,16 @@ def _from_url(url: str, deadline: float, *, asynchronous: bool) -> Any:
             raise ConfigurationError(f"store URL {shown!r} makes no sense: check its port and options") from None
     known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
     raise ConfigurationError(f"store URL {_without_secrets(url)!r} is unknown: it starts with one of {known}")
+
+
+def _redis_store(url: str, deadline: float, *, asynchronous: bool) -> Any:
+    if asynchronous:
+        from ratekit.stores.redis_asyncio import AsyncRedisStore
+
+        return AsyncRedisStore.from_url(url, deadline)
+    from ratekit.stores.redis import RedisStore
+
+    return RedisStore.from_url(url, deadline)
 
 
 def _without_secrets(url: str) -> str:

@@ -1,46 +1,19 @@
-"""`redis://`, `rediss://`, `unix://`: the script in a Redis or Valkey server, through redis-py or a client like it."""
+"""`redis://`, `rediss://`, `unix://`, Cluster and Sentinel: the script in a Redis or Valkey server."""
 
 from __future__ import annotations
 
-import asyncio
-import importlib
 import inspect
-import os
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ratekit import clock
-from ratekit.errors import ConfigurationError, MissingExtraError
-from ratekit.outage import Outage, StoreOutage, classify_error, outage_in
-from ratekit.protocol import Call, pack, pack_one, unpack
-from ratekit.stores import script
-
-MOST_CONNECTIONS = 4  # of a process, unless the URL has ?max_connections=
-_QUEUE_SECONDS = 5.0  # how long a call waits for one of our own connections: that is no fault of the store
-
-
-@dataclass(frozen=True, slots=True)
-class ClientErrors:
-    """The exceptions of a client library that we tell apart."""
-
-    every: type[Exception]
-    no_script: type[Exception]
-    timeout: type[Exception]
-    response: type[Exception]
-
-
-def errors_of(client: object) -> ClientErrors:
-    """Return the exceptions that a client raises: redis-py's, or those of a library of the same shape."""
-    roots = (kind.__module__.partition(".")[0] for kind in type(client).__mro__)
-    root = next((root for root in roots if root in {"redis", "valkey"}), None)
-    if root is None:
-        raise ConfigurationError(
-            f"store of type {type(client).__name__!r} is neither a URL nor a client of redis-py or valkey-py"
-        )
-    module = importlib.import_module(f"{root}.exceptions")
-    every = getattr(module, "RedisError", None) or module.ValkeyError
-    return ClientErrors(every, module.NoScriptError, module.TimeoutError, module.ResponseError)
+from ratekit.breaker import Breaker, Health, StoreState
+from ratekit.outage import StoreOutage
+from ratekit.protocol import Call
+from ratekit.stores.asking import ClientErrors, Command, Conversation, deciding, errors_of, figures_in, raise_outage
+from ratekit.stores.cluster import SLOTS, SlotMap
+from ratekit.stores.locations import Address, Driver, Location, parse
+from ratekit.stores.pool import Pool
 
 
 def is_async(client: object) -> bool:
@@ -48,243 +21,170 @@ def is_async(client: object) -> bool:
     return inspect.iscoroutinefunction(getattr(client, "execute_command", None))
 
 
-def outage_of(error: Exception, errors: ClientErrors) -> Outage | None:
-    """Return the outage that an exception of the client means; None if it is a bug, which has to surface."""
-    if isinstance(error, errors.timeout):
-        return Outage("timeout", str(error))
-    known = classify_error(error)
-    if known is not None or isinstance(error, errors.response):
-        return known
-    return Outage("connection", f"{type(error).__name__}: {error}")
+def is_cluster(client: object) -> bool:
+    """Whether a client, or a location, is that of a Cluster, where a call has one slot only."""
+    return hasattr(client, "get_node_from_key") or getattr(client, "kind", None) == "cluster"
 
 
-def figures_of(call: Call, reply: Sequence[Any]) -> Sequence[int]:
-    """Return the figures of a call's reply; raise StoreOutage if the server failed this call."""
-    if isinstance(reply[0], int):
-        return reply
-    raise outage_in(str(unpack([call], reply)[0]))
-
-
-def arguments_of(calls: Sequence[Call]) -> tuple[Any, ...]:
-    """Return what EVALSHA and EVAL take after the script: the number of keys, the keys, the rest."""
-    time_us = clock.override_us()
-    keys, items = pack_one(calls[0], time_us) if len(calls) == 1 else pack(calls, time_us)
-    return (len(keys), *keys, *items)
+def worst(healths: Sequence[Health]) -> Health:
+    """Return the health of a store of several nodes: that of the one that has been down for longest."""
+    down = [health for health in healths if health.state is not StoreState.UP]
+    return min(down or healths, key=lambda health: health.since)
 
 
 class RedisStore:
-    """Decides calls in a server, waiting for the answer. Safe to use from several threads, and after a fork."""
+    """Decides calls in a server, or in a Cluster of them, waiting. Safe to use from several threads, and after a fork."""
 
     is_local = False
 
-    def __init__(self, client: Any, *, owned: bool = False) -> None:
-        self._client = client
-        self._owned = owned
-        self._errors = errors_of(client)
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._client: Any = None
+        self._slots = SlotMap(driver.location.nodes) if is_cluster(driver.location) else None
+        self._pools: dict[Address | None, Pool] = {}
+        self._lock = threading.Lock()
+        self._errors = errors_of(driver.connection())
 
     @classmethod
     def from_url(cls, url: str, deadline: float) -> RedisStore:
-        """Make a client with timeouts, a pool and no retries fit for a limiter."""
-        redis = _library("redis")
-        return cls(_make_client(redis, url, deadline), owned=True)
+        """Make a store of a URL. Nothing is opened yet."""
+        return cls(Driver(parse(url), deadline, asynchronous=False))
+
+    @property
+    def location(self) -> Location:
+        """Where it is."""
+        return self._driver.location
 
     @property
     def client(self) -> Any:
-        """The client in use."""
+        """A client, for what is not a decision."""
+        if self._client is None:
+            self._client = self._driver.client()
         return self._client
 
     def run(self, call: Call) -> Sequence[int]:
         """Decide one call. Raises StoreOutage if the server cannot."""
-        return figures_of(call, self._ask([call]))
+        return figures_in(self.run_many([call])[0])
 
     def run_many(self, calls: Sequence[Call]) -> list[Sequence[int] | str]:
-        """Decide a batch of calls in one round trip: for each its figures, or the server's error."""
-        return unpack(calls, self._ask(calls))
+        """Decide a batch of calls, in one round trip unless it is a Cluster: for each its figures, or the server's error."""
+        if self._slots is None or len(calls) == 1:
+            return self._decide(calls)
+        return [self._decide([call])[0] for call in calls]
 
-    def _ask(self, calls: Sequence[Call]) -> Sequence[Any]:
-        arguments = arguments_of(calls)
-        reply: Sequence[Any]
-        try:
-            try:
-                reply = self._client.execute_command("EVALSHA", script.digest(), *arguments)
-            except self._errors.no_script:
-                reply = self._client.execute_command("EVAL", script.read("ratekit"), *arguments)
-            return reply
-        except (self._errors.every, OSError) as error:
-            outage = outage_of(error, self._errors)
-            if outage is None:
-                raise
-            raise StoreOutage(outage) from error
+    def health(self) -> Health:
+        """Return what is known of the servers."""
+        return worst([pool.breaker.health for pool in list(self._pools.values())] or [Breaker("").health])
+
+    def warm(self) -> None:
+        """Open a connection in the background."""
+        if self._slots is None:
+            self._pool(None).warm()
+        elif self._slots.is_due():
+            threading.Thread(target=self._look, name="ratekit-slots", daemon=True).start()
 
     def close(self) -> None:
-        """Close the connections that ratekit has opened; a client that was brought stays open."""
-        if self._owned:
-            self._client.close()
-            self._client.connection_pool.disconnect()
+        """Close the connections."""
+        for pool in list(self._pools.values()):
+            pool.close()
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _decide(self, calls: Sequence[Call]) -> list[Sequence[int] | str]:
+        if self._slots is not None and self._slots.is_empty:
+            self._look()
+        conversation = deciding(calls, self._errors, self._slots)
+        try:
+            return _talk(conversation, self._ask)
+        except StoreOutage as error:
+            self._doubt(error)
+            raise
+
+    def _ask(self, address: Address | None, commands: Sequence[Command]) -> list[Any]:
+        return self._pool(address).ask(commands)
+
+    def _pool(self, address: Address | None) -> Pool:
+        pool = self._pools.get(address)
+        if pool is None:
+            with self._lock:
+                pool = self._pools.get(address) or self._pools.setdefault(address, self._new_pool(address))
+        return pool
+
+    def _new_pool(self, address: Address | None) -> Pool:
+        label = self.location.label if address is None else f"{address[0]}:{address[1]}"
+        return Pool(lambda: self._driver.connection(address), self._driver.max_connections, label)
+
+    def _doubt(self, error: StoreOutage) -> None:
+        """A server that is away or not the primary any more may have a successor."""
+        if error.outage.reason == "readonly":
+            for pool in list(self._pools.values()):
+                pool.forget()
+        if self._slots is not None:
+            self._slots.is_stale = True
+            self.warm()
+
+    def _look(self) -> None:
+        """Ask the nodes where the slots are, until one knows."""
+        for address in self._slots.nodes() if self._slots is not None else ():
+            try:
+                reply = self._pool(address).ask([SLOTS])[0]
+            except StoreOutage:
+                continue
+            if self._slots is not None and not isinstance(reply, Exception):
+                self._slots.load(reply, address)
+                return
 
 
-class AsyncRedisStore:
-    """Decides calls in a server, awaiting the answer."""
+def _talk(
+    conversation: Conversation, ask: Callable[[Address | None, Sequence[Command]], list[Any]]
+) -> list[Sequence[int] | str]:
+    question = next(conversation)
+    while True:
+        try:
+            question = conversation.send(ask(*question))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
+class ClientStore:
+    """Decides calls through a client that the application has brought, as it is."""
 
     is_local = False
 
-    def __init__(self, clients: LoopClients | BroughtClient) -> None:
-        self._clients = clients
-        self._errors = clients.errors
-
-    @classmethod
-    def from_url(cls, url: str, deadline: float) -> AsyncRedisStore:
-        """Make clients with timeouts, a pool and no retries fit for a limiter, one per event loop."""
-        return cls(LoopClients(url, deadline))
-
-    @classmethod
-    def from_client(cls, client: Any) -> AsyncRedisStore:
-        """Use a client as it is."""
-        return cls(BroughtClient(client))
-
-    async def client(self) -> Any:
-        """Return the client for the running event loop."""
-        return await self._clients.get()
-
-    async def run(self, call: Call) -> Sequence[int]:
-        """Decide one call. Raises StoreOutage if the server cannot."""
-        return figures_of(call, await self._ask([call]))
-
-    async def run_many(self, calls: Sequence[Call]) -> list[Sequence[int] | str]:
-        """Decide a batch of calls in one round trip: for each its figures, or the server's error."""
-        return unpack(calls, await self._ask(calls))
-
-    async def _ask(self, calls: Sequence[Call]) -> Sequence[Any]:
-        arguments = arguments_of(calls)
-        reply: Sequence[Any]
-        try:
-            client = await self._clients.get()
-            try:
-                reply = await client.execute_command("EVALSHA", script.digest(), *arguments)
-            except self._errors.no_script:
-                reply = await client.execute_command("EVAL", script.read("ratekit"), *arguments)
-            return reply
-        except (self._errors.every, OSError) as error:
-            outage = outage_of(error, self._errors)
-            if outage is None:
-                raise
-            raise StoreOutage(outage) from error
-
-    async def aclose(self) -> None:
-        """Close the connections that ratekit has opened on this event loop; a client that was brought stays open."""
-        await self._clients.aclose()
-
-
-class BroughtClient:
-    """A client that belongs to the application."""
-
     def __init__(self, client: Any) -> None:
-        self.errors = errors_of(client)
-        self._client = client
+        self.client = client
+        self._errors: ClientErrors = errors_of(client)
+        self._is_cluster = is_cluster(client)
 
-    async def get(self) -> Any:
-        """Return the client."""
-        return self._client
+    def run(self, call: Call) -> Sequence[int]:
+        """Decide one call. Raises StoreOutage if the server cannot."""
+        return figures_in(self.run_many([call])[0])
 
-    async def aclose(self) -> None:
-        """Leave it open."""
+    def run_many(self, calls: Sequence[Call]) -> list[Sequence[int] | str]:
+        """Decide a batch of calls: for each its figures, or the server's error."""
+        groups = [[call] for call in calls] if self._is_cluster else [calls]
+        return [answer for group in groups for answer in _talk(deciding(group, self._errors), self._ask)]
 
+    def health(self) -> Health:
+        """Return that it is up: the client's own life is not looked into."""
+        return Breaker("").health
 
-class LoopClients:
-    """One client for each running event loop, as a connection belongs to the loop that opened it.
+    def warm(self) -> None:
+        """Leave it to the client."""
 
-    A client's life ends with its loop: asyncio.run, asyncio.Runner and servers built on them finish a loop's asynchronous
-    generators before they close it, and such a generator closes the client. What a loop left behind that was closed
-    without, and what a parent left to a forked child, is dropped.
-    """
+    def close(self) -> None:
+        """Leave the client open."""
 
-    def __init__(self, url: str, deadline: float) -> None:
-        self._redis = _library("redis.asyncio")
-        self._url = url
-        self._deadline = deadline
-        self._clients: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[None]]] = {}
-        self._pid = os.getpid()
-        self._make()  # a URL that makes no sense is refused now
-        self.errors = errors_of(self._redis.Redis())
-
-    async def get(self) -> Any:
-        """Return the client of the running event loop."""
-        loop = asyncio.get_running_loop()
-        entry = self._clients.get(loop)
-        if entry is not None and self._pid == os.getpid():
-            return entry[0]
-        return await self._open(loop)
-
-    async def _open(self, loop: asyncio.AbstractEventLoop) -> Any:
-        if self._pid != os.getpid():
-            self._clients, self._pid = {}, os.getpid()
-        for other in [other for other in list(self._clients) if other.is_closed()]:
-            _abandon(self._clients.pop(other, None))
-        client = self._make()
-        guard = self._close_with_loop(loop, client)
-        self._clients[loop] = (client, guard)
-        await anext(guard)
-        return client
-
-    async def _close_with_loop(self, loop: asyncio.AbstractEventLoop, client: Any) -> AsyncGenerator[None]:
+    def _ask(self, address: Address | None, commands: Sequence[Command]) -> list[Any]:
         try:
-            yield
-        finally:
-            self._clients.pop(loop, None)
-            await client.aclose()
-            await client.connection_pool.disconnect()
+            return [self._reply(command) for command in commands]
+        except (self._errors.every, OSError) as error:
+            raise_outage(error, self._errors)
+            raise
 
-    def _make(self) -> Any:
-        return _make_client(self._redis, self._url, self._deadline)
-
-    async def aclose(self) -> None:
-        """Close the client of the running event loop."""
-        entry = self._clients.get(asyncio.get_running_loop())
-        if entry is not None:
-            await entry[1].aclose()
-
-
-def _abandon(entry: tuple[Any, Any] | None) -> None:
-    """Close the sockets of a client whose event loop was closed without it: there is no loop left to do it in order."""
-    pool = entry[0].connection_pool if entry else None
-    for connection in [*getattr(pool, "_available_connections", ()), *getattr(pool, "_in_use_connections", ())]:
-        transport: Any = getattr(getattr(connection, "_writer", None), "transport", None)
-        sock = getattr(transport, "_sock", None)
-        if sock is not None:
-            sock.close()
-            vars(transport).update(_sock=None, _closing=True)
-            connection._writer = connection._reader = None  # noqa: SLF001 - there is no public way without a loop
-
-
-def _library(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise MissingExtraError("redis://", "redis") from None
-
-
-def _make_client(redis: Any, url: str, deadline: float) -> Any:
-    """Make a client of a URL, and refuse options that connections do not know: no connection is opened yet."""
-    pool = redis.BlockingConnectionPool.from_url(url, **_pool_options(redis, url, deadline))
-    try:
-        pool.connection_class(**pool.connection_kwargs)
-    except TypeError:
-        raise ValueError("it has an option that is unknown") from None
-    return redis.Redis(connection_pool=pool)
-
-
-def _pool_options(redis: Any, url: str, deadline: float) -> dict[str, Any]:
-    """No retries: a retried charge counts twice. RESP2: no handshake, and a faster parser."""
-    asynchronous = redis.__name__.endswith("asyncio")
-    retry = importlib.import_module("redis.asyncio.retry" if asynchronous else "redis.retry")
-    backoff = importlib.import_module("redis.backoff")
-    keepalive = {} if url.startswith("unix:") else {"socket_keepalive": True}
-    return {
-        **keepalive,
-        "max_connections": MOST_CONNECTIONS,
-        "timeout": _QUEUE_SECONDS,
-        "socket_timeout": deadline,
-        "socket_connect_timeout": deadline,
-        "retry": retry.Retry(backoff.NoBackoff(), 0),
-        "protocol": 2,
-    }
+    def _reply(self, command: Command) -> Any:
+        try:
+            return self.client.execute_command(*command)
+        except self._errors.response as error:
+            return error

@@ -75,15 +75,26 @@ def test_server_decides_by_its_own_clock(server):
 def test_unix_socket_and_options_in_the_url_are_understood(redis_server):
     with RateLimiter(f"{redis_server.socket_url}?max_connections=2", deadline=5) as limiter:
         assert limiter.check(TEN, "u").allowed
-        assert limiter.store.client.connection_pool.max_connections == 2
+        assert limiter.store._driver.max_connections == 2
 
 
-def test_own_client_has_short_timeouts_few_connections_and_no_retries(redis_server):
+def test_own_connection_has_a_short_timeout_and_no_retries(redis_server):
     with RateLimiter(redis_server.url) as limiter:
-        pool = limiter.store.client.connection_pool
-        options = pool.connection_kwargs
-        assert isinstance(pool, redis.BlockingConnectionPool)
-        assert (pool.max_connections, options["socket_timeout"], options["retry"].get_retries()) == (4, 0.05, 0)
+        connection = limiter.store._driver.connection()
+        assert (connection.socket_timeout, connection.retry.get_retries()) == (0.05, 0)
+
+
+def test_threads_share_four_connections_and_wait_for_them(redis_server):
+    with redis_server.client() as client, RateLimiter(redis_server.url, deadline=5) as limiter:
+        before, most = connections(client), 0
+        policy = Policy("p", Limit(10**6, 600))
+        threads = [threading.Thread(target=lambda: [limiter.check(policy, "u") for _ in range(100)]) for _ in range(16)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            most = max(most, connections(client) - before)
+        assert 1 <= most <= 4
+        assert limiter.peek(policy, "u").request_count == 1600
 
 
 def test_client_that_was_brought_is_used_as_it_is_and_left_open(redis_server):
@@ -146,9 +157,9 @@ def test_loop_that_was_closed_without_a_farewell_is_forgotten(redis_server):
         loop = asyncio.new_event_loop()
         assert loop.run_until_complete(limiter.check(TEN, "u")).request_count == expected
         loop.close()
-    assert len(limiter.store._clients._clients) == 1
+    assert len(limiter.store._hubs) == 1
     assert asyncio.run(limiter.check(TEN, "u")).request_count == 4
-    assert len(limiter.store._clients._clients) == 0
+    assert len(limiter.store._hubs) == 0
     del limiter, loop
     gc.collect()
 

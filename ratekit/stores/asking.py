@@ -1,0 +1,131 @@
+"""What is said to a server so that it decides a batch of calls, whoever carries it there: no I/O here.
+
+A conversation is a generator: it yields what to ask, and is sent the replies. An error that the server replies with is a
+reply here, an exception that is not raised.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from ratekit import clock
+from ratekit.errors import ConfigurationError
+from ratekit.outage import Outage, StoreOutage, classify_error, outage_in
+from ratekit.protocol import Call, pack, pack_one, unpack
+from ratekit.stores import script
+from ratekit.stores.locations import Address
+
+_MOST_TURNS = 16
+Command = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientErrors:
+    """The exceptions of a client library that we tell apart."""
+
+    every: type[Exception]
+    no_script: type[Exception]
+    timeout: type[Exception]
+    response: type[Exception]
+    ask: type[Exception]
+    moved: type[Exception]
+    try_again: type[Exception]
+
+
+def errors_of(client: object) -> ClientErrors:
+    """Return the exceptions that a client or a connection raises: redis-py's, or those of a library of the same shape."""
+    roots = (kind.__module__.partition(".")[0] for kind in type(client).__mro__)
+    root = next((root for root in roots if root in {"redis", "valkey"}), None)
+    if root is None:
+        raise ConfigurationError(
+            f"store of type {type(client).__name__!r} is neither a URL nor a client of redis-py or valkey-py"
+        )
+    module = importlib.import_module(f"{root}.exceptions")
+    every = getattr(module, "RedisError", None) or module.ValkeyError
+    redirections = (module.AskError, module.MovedError, module.TryAgainError)
+    return ClientErrors(every, module.NoScriptError, module.TimeoutError, module.ResponseError, *redirections)
+
+
+def outage_of(error: Exception, errors: ClientErrors) -> Outage | None:
+    """Return the outage that an exception of the client means; None if it is a bug, which has to surface."""
+    if isinstance(error, errors.timeout | TimeoutError):
+        return Outage("timeout", str(error))
+    known = classify_error(error)
+    if known is not None or isinstance(error, errors.response):
+        return known
+    if type(error).__name__ == "InvalidResponse":
+        return Outage("protocol", str(error))
+    return Outage("connection", f"{type(error).__name__}: {error}")
+
+
+def raise_outage(error: Exception, errors: ClientErrors) -> None:
+    """Raise the outage that an exception of the client means, or the exception if it is a bug."""
+    outage = outage_of(error, errors)
+    if outage is None:
+        raise error
+    raise StoreOutage(outage) from error
+
+
+class Routes(Protocol):
+    """Where slots live, and what servers say about that."""
+
+    def address_of(self, calls: Sequence[Call]) -> Address:
+        """Return the address of the server that has the slot of some calls."""
+
+    def moved(self, calls: Sequence[Call], address: Address) -> None:
+        """Take note that the slot of some calls lives elsewhere now."""
+
+
+class Ask(NamedTuple):
+    """Commands for one server; the last one's reply counts. No address: the only server there is."""
+
+    address: Address | None
+    commands: tuple[Command, ...]
+
+
+Conversation = Generator[Ask, Sequence[Any], list[Sequence[int] | str]]
+
+
+def deciding(calls: Sequence[Call], errors: ClientErrors, routes: Routes | None = None) -> Conversation:
+    """Let a server decide calls that share a slot: by the script's name, by its text if the server has forgotten it, and
+    where a Cluster says that the slot is now. Nothing is said again that may have been done.
+    """
+    arguments = _arguments_of(calls)
+    command: Command = ("EVALSHA", script.digest(), *arguments)
+    address = None if routes is None else routes.address_of(calls)
+    before: tuple[Command, ...] = ()
+    for _ in range(_MOST_TURNS):
+        reply = (yield Ask(address, (*before, command)))[-1]
+        if not isinstance(reply, Exception):
+            return unpack(calls, reply)
+        if isinstance(reply, errors.no_script):
+            command = ("EVAL", script.read("ratekit"), *arguments)
+        elif routes is not None and isinstance(reply, errors.ask):
+            address, before = _redirected(reply), (("ASKING",),)
+            if isinstance(reply, errors.moved):
+                before = ()
+                routes.moved(calls, address)
+        elif routes is None or not isinstance(reply, errors.try_again):
+            raise_outage(reply, errors)
+    raise StoreOutage(Outage("tryagain", "the slot is being moved"))
+
+
+def figures_in(answer: Sequence[int] | str) -> Sequence[int]:
+    """Return the figures of a call's answer; raise StoreOutage if the server failed this call."""
+    if isinstance(answer, str):
+        raise outage_in(answer)
+    return answer
+
+
+def _redirected(error: Any) -> Address:
+    return error.host, int(error.port)
+
+
+def _arguments_of(calls: Sequence[Call]) -> tuple[Any, ...]:
+    """Return what EVALSHA and EVAL take after the script: the number of keys, the keys, the rest."""
+    time_us = clock.override_us()
+    keys, items = pack_one(calls[0], time_us) if len(calls) == 1 else pack(calls, time_us)
+    return (len(keys), *keys, *items)

@@ -1,0 +1,200 @@
+"""Connections to one server for code that waits: a few, shared by all threads, and left alone while the server is."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ratekit.breaker import Breaker, probe_pauses
+from ratekit.outage import Outage, StoreOutage, classify_reply
+from ratekit.stores.asking import ClientErrors, Command, errors_of, outage_of
+
+_QUEUE_SECONDS = 5.0  # how long a call waits for one of our own connections: that is no fault of the store
+_FRESH_SECONDS = 0.001  # a connection that was used so lately is not looked at before it is used again
+_PARKED_SECONDS = 1.0  # how long fewer connections are used after the server had none left to give
+GREETING: Command = ("PING",)
+
+
+class Pool:
+    """At most so many connections to one server, opened when they are needed."""
+
+    def __init__(self, make: Callable[[], Any], most: int, label: str) -> None:
+        self._make = make
+        self._most = most
+        self._label = label
+        self._errors: ClientErrors = errors_of(make())
+        self.begin()
+        _pools.add(self)
+
+    def begin(self) -> None:
+        """Start from nothing: no connection, no lock that somebody holds."""
+        self.breaker = Breaker(self._label)
+        self._idle: list[tuple[Any, float]] = []
+        self._turns: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(self._most):
+            self._turns.put(None)
+        self._parked: list[float] = []
+        self._opened = 0
+        self._closed = threading.Event()  # for those who use or probe what was open until then
+
+    def ask(self, commands: Sequence[Command]) -> list[Any]:
+        """Send commands together, and return their replies, errors among them. Raises StoreOutage if there are none."""
+        if self.breaker.outage is not None:
+            self.breaker.check()
+        while True:
+            self._take_turn()
+            parked = False
+            try:
+                return self._exchange(self._connected(), commands)
+            except _NoneLeft:
+                parked = True
+                self._parked.append(time.monotonic() + _PARKED_SECONDS)
+            finally:
+                if not parked:
+                    self._turns.put(None)
+
+    def forget(self) -> None:
+        """Close what nobody uses: the server is not the right one any more, and the next connection may find it."""
+        while self._idle:
+            self._drop(self._idle.pop()[0])
+
+    def warm(self) -> None:
+        """Open a connection in the background."""
+        if not self._idle and not self._opened:
+            threading.Thread(target=self._look, name="ratekit-warm", daemon=True).start()
+
+    def close(self) -> None:
+        """Close every connection, those in use when their calls have ended. A later call opens new ones."""
+        self._closed.set()
+        self._closed, self.breaker = threading.Event(), Breaker(self._label)
+        self.forget()
+
+    def _take_turn(self) -> None:
+        if self._parked and time.monotonic() > self._parked[0]:
+            self._parked.pop(0)
+            self._turns.put(None)
+        try:
+            self._turns.get(timeout=_QUEUE_SECONDS)
+        except queue.Empty:
+            raise StoreOutage(Outage("queue", f"no connection was free for {_QUEUE_SECONDS} s")) from None
+
+    def _exchange(self, connection: Any, commands: Sequence[Command]) -> list[Any]:
+        closed = self._closed
+        try:
+            connection.send_packed_command(packed(connection, commands), check_health=False)
+            replies = [self._reply(connection) for _ in commands]
+        except (self._errors.every, OSError) as error:
+            self._drop(connection)
+            raise self._failure(outage_of(error, self._errors) or Outage("error", str(error), is_fault=True)) from error
+        except BaseException:
+            self._drop(connection)  # a reply may still come: nobody may take it for his own
+            raise
+        if closed.is_set():
+            self._drop(connection)
+        else:
+            self._idle.append((connection, time.monotonic()))
+        if self.breaker.failures:
+            self.breaker.succeeded()
+        return replies
+
+    def _reply(self, connection: Any) -> Any:
+        try:
+            return connection.read_response(disable_decoding=True)
+        except self._errors.response as error:
+            return error
+
+    def _connected(self) -> Any:
+        """Return a connection that is open as far as can be told: what was closed while it was idle costs nobody a call."""
+        self.breaker.check()
+        while self._idle:
+            try:
+                connection, used_at = self._idle.pop()
+            except IndexError:
+                break  # another thread was faster
+            if time.monotonic() - used_at < _FRESH_SECONDS or self._is_quiet(connection):
+                return connection
+            self._drop(connection)
+        try:
+            return self._open()
+        except StoreOutage as error:
+            if error.outage.reason == "max_clients" and self._opened > 0:
+                raise _NoneLeft from None
+            raise self._failure(error.outage) from error
+
+    def _is_quiet(self, connection: Any) -> bool:
+        try:
+            return not connection.can_read(timeout=0)
+        except (self._errors.every, OSError):
+            return False
+
+    def _open(self) -> Any:
+        connection = self._make()
+        try:
+            connection.connect()
+            connection.send_packed_command(packed(connection, [GREETING]), check_health=False)
+            connection.read_response(disable_decoding=True)
+        except (self._errors.every, OSError) as error:
+            outage = greeting_outage(error, self._errors)
+            if outage is not None:
+                connection.disconnect()
+                raise StoreOutage(outage) from error
+        self._opened += 1
+        return connection
+
+    def _drop(self, connection: Any) -> None:
+        self._opened -= 1
+        connection.disconnect()
+
+    def _failure(self, outage: Outage) -> StoreOutage:
+        if self.breaker.failed(outage):
+            threading.Thread(target=self._probe, args=(self._closed,), name="ratekit-probe", daemon=True).start()
+        return StoreOutage(outage)
+
+    def _probe(self, closed: threading.Event) -> None:
+        """Look at the server until it answers; in a thread of its own."""
+        pauses = probe_pauses()
+        while self.breaker.outage is not None and not closed.wait(pauses.pop(0) if len(pauses) > 1 else pauses[0]):
+            self.breaker.probing()
+            self._look()
+
+    def _look(self) -> None:
+        try:
+            connection = self._open()
+        except StoreOutage as error:
+            self.breaker.probed(error.outage)
+            return
+        self._idle.append((connection, time.monotonic()))
+        if self.breaker.failures:
+            self.breaker.succeeded()
+
+
+class _NoneLeft(Exception):
+    """The server gives out no more connections, but we have some."""
+
+
+def greeting_outage(error: Exception, errors: ClientErrors) -> Outage | None:
+    """Return why a server that was greeted cannot be used. One that forbids the greeting can."""
+    outage = outage_of(error, errors) or classify_reply(str(error)) or Outage("error", str(error), is_fault=True)
+    return None if outage.reason == "noperm" else outage
+
+
+def packed(connection: Any, commands: Sequence[Command]) -> list[bytes]:
+    """Return commands as a connection sends them."""
+    return [part for command in commands for part in connection.pack_command(*command)]
+
+
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+def _begin_anew() -> None:
+    """In a forked process: the connections are the parent's, and so are the locks and the threads."""
+    for pool in list(_pools):
+        pool.begin()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
