@@ -19,6 +19,7 @@ from ratekit.stores import script
 from ratekit.stores.locations import Address
 
 _MOST_TURNS = 16
+_WORDS = {"NoScriptError": "NOSCRIPT", "MovedError": "MOVED", "AskError": "ASK", "TryAgainError": "TRYAGAIN"}
 Command = tuple[Any, ...]
 
 
@@ -27,12 +28,10 @@ class ClientErrors:
     """The exceptions of a client library that we tell apart."""
 
     every: type[Exception]
-    no_script: type[Exception]
+    connection: type[Exception]
     timeout: type[Exception]
     response: type[Exception]
-    ask: type[Exception]
-    moved: type[Exception]
-    try_again: type[Exception]
+    invalid: type[Exception]
 
 
 def errors_of(client: object) -> ClientErrors:
@@ -45,8 +44,7 @@ def errors_of(client: object) -> ClientErrors:
         )
     module = importlib.import_module(f"{root}.exceptions")
     every = getattr(module, "RedisError", None) or module.ValkeyError
-    redirections = (module.AskError, module.MovedError, module.TryAgainError)
-    return ClientErrors(every, module.NoScriptError, module.TimeoutError, module.ResponseError, *redirections)
+    return ClientErrors(every, module.ConnectionError, module.TimeoutError, module.ResponseError, module.InvalidResponse)
 
 
 def outage_of(error: Exception, errors: ClientErrors) -> Outage | None:
@@ -56,7 +54,7 @@ def outage_of(error: Exception, errors: ClientErrors) -> Outage | None:
     known = classify_error(error)
     if known is not None or isinstance(error, errors.response):
         return known
-    if type(error).__name__ == "InvalidResponse":
+    if isinstance(error, errors.invalid):
         return Outage("protocol", str(error))
     return Outage("connection", f"{type(error).__name__}: {error}")
 
@@ -101,15 +99,15 @@ def deciding(calls: Sequence[Call], errors: ClientErrors, routes: Routes | None 
         reply = (yield Ask(address, (*before, command)))[-1]
         if not isinstance(reply, Exception):
             return unpack(calls, reply)
-        if isinstance(reply, errors.no_script):
+        word = _word_of(reply)
+        if word == "NOSCRIPT":
             command = ("EVAL", script.read("ratekit"), *arguments)
-        elif routes is not None and isinstance(reply, errors.ask):
-            address, before = _redirected(reply), (("ASKING",),)
-            if isinstance(reply, errors.moved):
-                before = ()
-                routes.moved(calls, address)
-        elif routes is None or not isinstance(reply, errors.try_again):
+        elif routes is None or word not in ("MOVED", "ASK", "TRYAGAIN"):
             raise_outage(reply, errors)
+        elif word != "TRYAGAIN":
+            address, before = _redirected(reply), (("ASKING",),) if word == "ASK" else ()
+            if word == "MOVED":
+                routes.moved(calls, address)
     raise StoreOutage(Outage("tryagain", "the slot is being moved"))
 
 
@@ -120,8 +118,15 @@ def figures_in(answer: Sequence[int] | str) -> Sequence[int]:
     return answer
 
 
-def _redirected(error: Any) -> Address:
-    return error.host, int(error.port)
+def _word_of(error: Exception) -> str:
+    """Return the first word of a server's error. Client libraries cut it off and raise a class instead."""
+    return _WORDS.get(type(error).__name__) or str(error).partition(" ")[0]
+
+
+def _redirected(error: Exception) -> Address:
+    """Return where "MOVED <slot> <host>:<port>", or the same without its first word, points to."""
+    host, _, port = str(error).rpartition(" ")[2].rpartition(":")
+    return host, int(port)
 
 
 def _arguments_of(calls: Sequence[Call]) -> tuple[Any, ...]:

@@ -9,9 +9,10 @@ from typing import Any
 from ratekit.breaker import Health
 from ratekit.outage import Outage, StoreOutage
 from ratekit.protocol import Call
-from ratekit.stores.asking import ClientErrors, deciding
+from ratekit.stores.asking import ClientErrors, Command, deciding
+from ratekit.stores.batch import Answer, Batch, Waiting
 from ratekit.stores.cluster import SLOTS, SlotMap, slot_of
-from ratekit.stores.line import Answer, Batch, Line, Waiting
+from ratekit.stores.line import Line
 from ratekit.stores.locations import Address
 from ratekit.stores.patience import Patience
 from ratekit.stores.wires import Wire
@@ -132,12 +133,23 @@ class Hub:
             wire = self._wire(address)
             try:
                 async with Patience(self._deadline):
-                    await wire.ready()
-                    reply = (await wire.exchange([SLOTS]))[0]
+                    reply = await _reply_to(SLOTS, wire)
             except (StoreOutage, TimeoutError, OSError, wire.errors.every):
                 continue
             finally:
-                await wire.close()
-            if self._slots is not None and not isinstance(reply, Exception):
+                wire.close()
+            if self._slots is not None:
                 self._slots.load(reply, address)
                 return
+
+
+async def _reply_to(command: Command, wire: Wire) -> Any:
+    """Connect, and return the reply to one command."""
+    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    await wire.open()
+    wire.send([command], answer.set_result)
+    replies = await answer
+    reply = replies if isinstance(replies, Exception) else replies[0]
+    if isinstance(reply, Exception):
+        raise reply
+    return reply

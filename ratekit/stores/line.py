@@ -10,63 +10,13 @@ from typing import Any
 from ratekit.breaker import Breaker, probe_pauses
 from ratekit.outage import Outage, StoreOutage
 from ratekit.protocol import Call
-from ratekit.stores.asking import Ask, ClientErrors, Conversation, figures_in, outage_of
-from ratekit.stores.patience import Patience
+from ratekit.stores.asking import outage_of
+from ratekit.stores.batch import Answer, Batch, Waiting, fail
+from ratekit.stores.patience import Patience, Watch
 from ratekit.stores.wires import Wire
 
 MOST_KEYS = 128  # of one flight: Redis decides them in about a millisecond, and serves nobody else meanwhile
-_ENDED = Outage("closed", "the event loop has ended")
-Answer = asyncio.Future[Sequence[int]]
-Waiting = tuple[Call, Answer]
-
-
-class Batch:
-    """Calls that are asked for together, and those who wait for them."""
-
-    __slots__ = ("_answers", "_conversation", "_errors", "ask")
-
-    def __init__(self, conversation: Conversation, answers: Sequence[Answer], errors: ClientErrors) -> None:
-        self._conversation = conversation
-        self._errors = errors
-        self._answers = answers
-        self.ask: Ask = next(conversation)
-
-    def take(self, replies: Sequence[Any]) -> bool:
-        """Go on with the replies to what was asked; whether that was the end. Who does not wait any more is left out."""
-        try:
-            self.ask = self._conversation.send(replies)
-        except StopIteration as end:
-            for answer, figures in zip(self._answers, end.value, strict=True):
-                _resolve(answer, figures)
-            return True
-        except StoreOutage as error:
-            self.fail(error.outage)
-            return True
-        except self._errors.every as bug:
-            for answer in self._answers:
-                if not answer.done():
-                    answer.set_exception(bug)
-            return True
-        return False
-
-    def fail(self, outage: Outage) -> None:
-        """Tell all who wait that there will be no answer."""
-        for answer in self._answers:
-            _fail(answer, outage)
-
-
-def _resolve(answer: Answer, figures: Sequence[int] | str) -> None:
-    if answer.done():
-        return
-    try:
-        answer.set_result(figures_in(figures))
-    except StoreOutage as error:
-        answer.set_exception(error)
-
-
-def _fail(answer: Answer, outage: Outage) -> None:
-    if not answer.done():
-        answer.set_exception(StoreOutage(outage))
+_CLOSED = Outage("closed", "the limiter was closed")
 
 
 class Line:
@@ -77,40 +27,57 @@ class Line:
     ) -> None:
         self.breaker = Breaker(label)
         self.wire = wire
+        self.redirect: Callable[[Batch], None] = self.resume
         self._deadline = deadline
         self._batches = batches
         self._loop = asyncio.get_running_loop()
+        self._watch = Watch(deadline, self._expired)
         self._waiting: deque[Waiting] = deque()
         self._again: list[Batch] = []
-        self._is_stale = False
-        self._pump: asyncio.Task[None] | None = None
-        self._probe: asyncio.TimerHandle | asyncio.Task[None] | None = None
-        self.redirect: Callable[[Batch], None] = self.resume
+        self._flight: Sequence[Batch] = ()
+        self._is_busy = False
+        self._opening: asyncio.Task[None] | None = None
+        self._idle: asyncio.Future[None] | None = None  # for who waits for the end of what is under way
+        self._probe: asyncio.TimerHandle | None = None
 
     def submit(self, call: Call) -> Answer:
         """Let the server decide a call. The answer may raise StoreOutage."""
-        self.breaker.check()
+        if self.breaker.outage is not None:
+            self.breaker.check()
         answer: Answer = self._loop.create_future()
         self._waiting.append((call, answer))
-        self._start()
+        if not self._is_busy:
+            self._depart()
         return answer
 
     def resume(self, batch: Batch) -> None:
-        """Go on with a batch that another server, or this one, has asked to be told otherwise; before all others."""
+        """Go on with a batch that a server has asked to be told otherwise, before all that wait."""
         self._again.append(batch)
-        self._start()
+        if not self._is_busy:
+            self._depart()
 
-    def _start(self) -> None:
-        if self._pump is None:
-            self._pump = self._loop.create_task(self._run())
+    def reconnect(self) -> None:
+        """Connect anew before the next flight: the server is not the right one any more."""
+        if not self._is_busy:
+            self.wire.close()
 
-    async def _run(self) -> None:
-        try:
-            while self._waiting or self._again:
-                await self._fly(self._next())
-        finally:
-            self._pump = None
-            self._fail_waiting(_ENDED)
+    def warm(self) -> None:
+        """Connect, if there is nothing else to do."""
+        if not self._is_busy and not self.wire.is_open:
+            self._open()
+
+    def _depart(self) -> None:
+        """Ask for all that waits, as far as it goes in one flight."""
+        if not self._waiting and not self._again:
+            return
+        if not self.wire.is_open:
+            self._open()
+            return
+        batches = self._next()
+        if batches:
+            self._is_busy, self._flight = True, batches
+            self._watch.start()
+            self.wire.send([command for batch in batches for command in batch.ask.commands], self._landed)
 
     def _next(self) -> list[Batch]:
         if self._again:
@@ -123,38 +90,54 @@ class Line:
             if not answer.done():  # who was cancelled before it was sent is not charged
                 flight.append((call, answer))
                 keys += len(call.keys)
-        return list(self._batches(flight))
+        return list(self._batches(flight)) if flight else []
 
-    async def _fly(self, batches: Sequence[Batch]) -> None:
-        """Ask for some batches at once. None of them is left without an answer, whatever happens."""
-        is_ready, outage = False, _ENDED
-        try:
-            async with Patience(self._deadline):
-                await (self.wire.greet() if self._is_stale else self.wire.ready())
-                is_ready, self._is_stale = True, False
-                replies = await self.wire.exchange([command for batch in batches for command in batch.ask.commands])
-        except (StoreOutage, TimeoutError, OSError, self.wire.errors.every) as error:
-            outage = self._outage(error)
-            await self.wire.close()
-            self._failed(outage)
-            if outage.reason == "timeout" or not is_ready:
-                self._fail_waiting(outage)  # the server is silent, or away: nobody else needs to find out
+    def _landed(self, replies: Sequence[Any] | Exception) -> None:
+        batches = self._end_flight()
+        if isinstance(replies, Exception):
+            self._failed(batches, self._outage(replies))
         else:
-            self._land(batches, replies)
-            batches = ()
-        finally:
+            if self.breaker.failures:
+                self.breaker.succeeded()
+            at = 0
             for batch in batches:
-                batch.fail(outage)
+                end = at + len(batch.ask.commands)
+                if not batch.take(replies[at:end]):
+                    self.redirect(batch)
+                at = end
+        if not self._is_busy:
+            self._depart()
+        self._tell_idle()
 
-    def _land(self, batches: Sequence[Batch], replies: Sequence[Any]) -> None:
-        if self.breaker.failures:
-            self.breaker.succeeded()
-        at = 0
+    def _tell_idle(self) -> None:
+        if self._idle is not None and not self._is_busy and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _end_flight(self) -> Sequence[Batch]:
+        batches, self._flight, self._is_busy = self._flight, (), False
+        self._watch.stop()
+        return batches
+
+    def _expired(self) -> None:
+        """The server is silent: nobody else needs to find out."""
+        outage = self._outage(TimeoutError())
+        self.wire.close()
+        self._failed(self._end_flight(), outage)
+        self._fail_waiting(outage)
+        self._tell_idle()
+
+    def _failed(self, batches: Sequence[Batch], outage: Outage) -> None:
         for batch in batches:
-            end = at + len(batch.ask.commands)
-            if not batch.take(replies[at:end]):
-                self.redirect(batch)
-            at = end
+            batch.fail(outage)
+        if self.breaker.failed(outage):
+            self._probe_after(probe_pauses())
+
+    def _fail_waiting(self, outage: Outage) -> None:
+        for batch in self._again:
+            batch.fail(outage)
+        self._again = []
+        while self._waiting:
+            fail(self._waiting.popleft()[1], outage)
 
     def _outage(self, error: Exception) -> Outage:
         if isinstance(error, StoreOutage):
@@ -163,57 +146,58 @@ class Line:
             return Outage("timeout", f"no answer within {self._deadline} s")
         return outage_of(error, self.wire.errors) or Outage("error", str(error), is_fault=True)
 
-    def _fail_waiting(self, outage: Outage) -> None:
-        for batch in self._again:
-            batch.fail(outage)
-        self._again = []
-        while self._waiting:
-            _fail(self._waiting.popleft()[1], outage)
+    def _open(self) -> None:
+        self._is_busy = True
+        self._opening = self._loop.create_task(self._connect())
 
-    def _failed(self, outage: Outage) -> None:
-        if self.breaker.failed(outage):
-            self._probe_after(probe_pauses())
+    async def _connect(self) -> None:
+        """Connect, and go on. What waits is told if that fails; none of it has been asked for."""
+        outage = await self._try_to_open()
+        self._is_busy = False
+        if outage is not None:
+            self._failed((), outage)
+            self._fail_waiting(outage)
+        self._depart()
+
+    async def _try_to_open(self) -> Outage | None:
+        outage: Outage | None = _CLOSED
+        try:
+            async with Patience(self._deadline):
+                await self.wire.open()
+            outage = None
+        except (StoreOutage, TimeoutError, OSError, self.wire.errors.every) as error:
+            outage = self._outage(error)
+        finally:
+            if outage is not None:
+                self.wire.close()
+            if outage is _CLOSED:  # the event loop has ended
+                self._fail_waiting(outage)
+        return outage
 
     def _probe_after(self, pauses: list[float]) -> None:
         self._probe = self._loop.call_later(pauses[0], self._start_probe, pauses[1:] or pauses)
 
     def _start_probe(self, pauses: list[float]) -> None:
-        self._probe = self._loop.create_task(self._look(pauses))
+        self._opening = self._loop.create_task(self._look(pauses))
 
     async def _look(self, pauses: list[float]) -> None:
         """See whether the server answers; if not, look again later."""
         self.breaker.probing()
-        try:
-            async with Patience(self._deadline):
-                await self.wire.greet()
-        except (StoreOutage, TimeoutError, OSError, self.wire.errors.every) as error:
-            await self.wire.close()
-            self.breaker.probed(self._outage(error))
-            self._probe_after(pauses)
-        else:
+        outage = await self._try_to_open()
+        if outage is None:
             self.breaker.succeeded()
-
-    def reconnect(self) -> None:
-        """Connect anew before the next flight: the server is not the right one any more."""
-        self._is_stale = True
-
-    def warm(self) -> None:
-        """Connect, if there is nothing else to do."""
-        if self._pump is None and self.breaker.outage is None:
-            self._pump = self._loop.create_task(self._connect())
-
-    async def _connect(self) -> None:
-        try:
-            await self._fly([])
-        finally:
-            self._pump = None
-            if self._waiting or self._again:
-                self._start()
+        else:
+            self.breaker.probed(outage)
+            self._probe_after(pauses)
 
     async def aclose(self) -> None:
         """Let what is under way end, then close the wire."""
-        if self._pump is not None:
-            await asyncio.wait([self._pump])
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+        if self._is_busy:
+            self._idle = self._loop.create_future()
+            await self._idle
         if self._probe is not None:
             self._probe.cancel()
-        await self.wire.close()
+        self._watch.end()
+        self.wire.close()

@@ -2,111 +2,162 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ratekit.outage import StoreOutage
 from ratekit.stores.asking import ClientErrors, Command, errors_of
-from ratekit.stores.pool import GREETING, greeting_outage, packed
+from ratekit.stores.locations import library
+from ratekit.stores.pool import GREETING, greeting_outage
+
+Done = Callable[[Sequence[Any] | Exception], None]
 
 
 class Wire(Protocol):
-    """Carries commands to a server, one exchange at a time."""
+    """Carries commands to a server and their replies back, one exchange at a time, without anybody waiting."""
 
     errors: ClientErrors
 
-    async def ready(self) -> None:
-        """Connect, if need be. Raises StoreOutage, or an error of the client."""
+    @property
+    def is_open(self) -> bool:
+        """Whether commands can be sent as far as can be told."""
 
-    async def greet(self) -> None:
-        """Find out whether the server answers."""
+    async def open(self) -> None:
+        """Connect, and find out whether the server answers. Raises StoreOutage, or an error of the client."""
 
-    async def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands together, and return their replies, errors among them."""
+    def send(self, commands: Sequence[Command], done: Done) -> None:
+        """Send commands together; done is called once, with their replies, errors among them, or why there are none."""
 
-    async def close(self) -> None:
-        """Close what was opened."""
+    def close(self) -> None:
+        """Give up what is under way, whose done is not called any more, and close what was opened."""
 
 
-class ConnectionWire:
-    """One connection, opened when it is needed, and again when it was closed."""
+class ConnectionWire(asyncio.Protocol):
+    """A connection that redis-py has opened, with all that its URL asks for, and that is then read here.
+
+    Replies are taken as they arrive, in no task: nothing of it can be cancelled, and none is late because a task is.
+    """
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.errors = errors_of(make())
+        self._hiredis = library("hiredis")
         self._make = make
         self._connection: Any = None
+        self._transport: asyncio.Transport | None = None
+        self._done: Done | None = None
+        self._missing = 0
+        self._replies: list[Any] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection is open; one that the server has closed is not."""
+        return self._transport is not None
 
     @property
     def connection(self) -> Any:
-        """The connection, None if there is none."""
+        """The connection of redis-py, None if there is none."""
         return self._connection
 
-    async def ready(self) -> None:
-        """Connect, unless the connection is open and quiet: what was closed while nobody used it costs nobody a call."""
-        connection = self._connection
-        if connection is not None and connection.is_connected and not await connection.can_read():
-            return
-        await self.close()
-        await self._open()
-
-    async def greet(self) -> None:
-        """Connect anew."""
-        await self.close()
-        await self._open()
-
-    async def _open(self) -> None:
+    async def open(self) -> None:
+        """Connect anew, and greet the server."""
+        self.close()
         connection = self._connection = self._make()
         try:
             await connection.connect()
-            await connection.send_packed_command(packed(connection, [GREETING]), check_health=False)
-            await connection.read_response(disable_decoding=True)
+            await connection.send_command(*GREETING)
+            await connection.read_response()
         except (self.errors.every, OSError) as error:
             outage = greeting_outage(error, self.errors)
             if outage is not None:
-                await self.close()
+                await connection.disconnect(nowait=True)
                 raise StoreOutage(outage) from error
+        self._take_over(connection._writer.transport)  # noqa: SLF001 - there is no public way to the transport
 
-    async def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands together, and return their replies, errors among them."""
-        connection, replies = self._connection, []
-        await connection.send_packed_command(packed(connection, commands), check_health=False)
-        for _ in commands:
-            try:
-                replies.append(await connection.read_response(disable_decoding=True))
-            except self.errors.response as error:
-                replies.append(error)
-        return replies
+    def _take_over(self, transport: asyncio.Transport) -> None:
+        self._reader = self._hiredis.Reader(notEnoughData=Ellipsis)
+        transport.set_protocol(self)
+        self._transport = transport
 
-    async def close(self) -> None:
+    def send(self, commands: Sequence[Command], done: Done) -> None:
+        """Write commands; their replies come to data_received."""
+        self._done, self._missing, self._replies = done, len(commands), []
+        if self._transport is not None:
+            pack = self._hiredis.pack_command
+            self._transport.write(b"".join([pack(command) for command in commands]))
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has arrived."""
+        try:
+            self._reader.feed(data)
+            while (reply := self._reader.gets()) is not Ellipsis:
+                self._take(reply)
+        except self._hiredis.ProtocolError as error:
+            self._fail(self.errors.invalid(str(error)))
+
+    def _take(self, reply: Any) -> None:
+        if self._done is None:
+            self.close()  # nobody has asked: the next reply might be taken for another's
+            return
+        self._replies.append(self.errors.response(str(reply)) if isinstance(reply, self._hiredis.ReplyError) else reply)
+        if len(self._replies) == self._missing:
+            done, self._done = self._done, None
+            done(self._replies)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Take note that the server has closed the connection."""
+        self._fail(self.errors.connection(str(error or "the server has closed the connection")))
+
+    def _fail(self, error: Exception) -> None:
+        done = self._done
+        self.close()
+        if done is not None:
+            done(error)
+
+    def close(self) -> None:
         """Close the connection."""
+        self._done = None
+        transport, self._transport = self._transport, None
         connection, self._connection = self._connection, None
+        if transport is not None:
+            transport.set_protocol(asyncio.Protocol())
+            transport.abort()
         if connection is not None:
-            await connection.disconnect(nowait=True)
+            connection._writer = connection._reader = None  # noqa: SLF001 - it was taken over: there is nothing to close
 
 
 class ClientWire:
     """A client that belongs to the application: used as it is, and left open."""
 
+    is_open = True
+
     def __init__(self, client: Any) -> None:
         self.errors = errors_of(client)
         self._client = client
+        self._exchange: asyncio.Task[None] | None = None
 
-    async def ready(self) -> None:
-        """Leave it to the client."""
-
-    async def greet(self) -> None:
+    async def open(self) -> None:
         """Ask for any answer."""
         await self._client.ping()
 
-    async def exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """Send commands one after the other, and return their replies, errors among them."""
-        replies: list[Any] = []
-        for command in commands:
-            try:
-                replies.append(await self._client.execute_command(*command))
-            except self.errors.response as error:
-                replies.append(error)
-        return replies
+    def send(self, commands: Sequence[Command], done: Done) -> None:
+        """Send commands one after the other, in a task."""
+        self._exchange = asyncio.get_running_loop().create_task(self._run(commands, done))
 
-    async def close(self) -> None:
-        """Leave it open."""
+    async def _run(self, commands: Sequence[Command], done: Done) -> None:
+        replies: list[Any] = []
+        try:
+            for command in commands:
+                try:
+                    replies.append(await self._client.execute_command(*command))
+                except self.errors.response as error:
+                    replies.append(error)
+        except (self.errors.every, OSError) as error:
+            done(error)
+        else:
+            done(replies)
+
+    def close(self) -> None:
+        """Give up what is under way, and leave the client open."""
+        if self._exchange is not None:
+            self._exchange.cancel()

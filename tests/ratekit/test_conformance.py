@@ -187,7 +187,7 @@ def test_token_bucket_refills_continuously_and_loses_no_fraction(limiter, rateki
 def test_small_fast_bucket_keeps_its_state(limiter):
     """A burst of 10 at 100 a second drains in a tenth of a second: its key must not expire at once."""
     rule = policy(Limit(100, 1, burst=10))
-    assert_admits(lambda: limiter.check(rule, "user:1"), exactly=10, of=200)
+    assert_admits(lambda: limiter.check(rule, "user:1"), exactly=10, of=30)  # a slow machine takes its time for more
 
 
 def test_large_limit_keeps_its_state(limiter):
