@@ -347,6 +347,34 @@ function commands.KEYS(prefix)
   return reply
 end
 
+-- Makes a Lua pattern of one of Redis' that has "*", "?" and "\\" to take the next character as it is.
+local function lua_pattern(glob)
+  local pattern, at = { "^" }, 1
+  while at <= #glob do
+    local char = string.sub(glob, at, at)
+    if char == "\\" and at < #glob then
+      at = at + 1
+      char = string.sub(glob, at, at)
+    elseif char == "*" or char == "?" then
+      char = nil
+    end
+    pattern[#pattern + 1] = char and string.gsub(char, "%W", "%%%0") or string.sub(glob, at, at) == "*" and ".*" or "."
+    at = at + 1
+  end
+  return table.concat(pattern) .. "$"
+end
+
+-- The keys that match, all of them in one page: the cursor of the next one is 0, the end.
+function commands.SCAN(_, _, glob)
+  local reply, pattern = {}, lua_pattern(glob)
+  for key in pairs(entries) do
+    if string.find(key, pattern) and find(key) then
+      reply[#reply + 1] = key
+    end
+  end
+  return { "0", reply }
+end
+
 function commands.FLUSHALL()
   entries, count = {}, 0
   due, is_due, overdue, overdue_count = {}, {}, {}, 0
@@ -486,13 +514,14 @@ local environment = setmetatable({
   end,
 })
 
-local chunk
-if setfenv then
-  chunk = setfenv(assert(loadstring(source, "=ratekit.lua")), environment)
-else
-  chunk = assert(load(source, "=ratekit.lua", "t", environment))
+local function compile(text, name)
+  if setfenv then
+    return setfenv(assert(loadstring(text, name)), environment)
+  end
+  return assert(load(text, name, "t", environment))
 end
-local script = chunk()
+
+local script = compile(source, "=ratekit.lua")()
 
 local unpack = unpack or table.unpack
 local keys, last_reply = environment.KEYS, nil
@@ -518,7 +547,7 @@ local function run_tiers(now, arguments, cost, first_key, second_key, ...)
   return unpack(last_reply)
 end
 
-local function run_any(now, count_of_keys, ...)
+local function give(count_of_keys, ...)
   local items, some_keys, arguments = { ... }, {}, {}
   for index = 1, #items do
     if index <= count_of_keys then
@@ -527,9 +556,24 @@ local function run_any(now, count_of_keys, ...)
       arguments[index - count_of_keys] = items[index]
     end
   end
-  now_us, environment.KEYS, environment.ARGV = now, some_keys, arguments
+  environment.KEYS, environment.ARGV = some_keys, arguments
+end
+
+local function run_any(now, count_of_keys, ...)
+  now_us = now
+  give(count_of_keys, ...)
   sweep(4 * count_of_keys)
   return unpack(script())
+end
+
+-- Another script, alone with the store while it runs.
+function commands.EVAL(text, count_of_keys, ...)
+  give(count_of_keys, ...)
+  local ok, reply = pcall(compile(text, "=eval"))
+  if not ok and not (type(reply) == "table" and reply.err) then
+    error(reply, 0)
+  end
+  return reply
 end
 
 local function execute(now, name, ...)

@@ -49,6 +49,12 @@ def override_key(prefix: str, endpoint: str, subject: str) -> str:
     return base_key(f"{prefix}_override", endpoint, subject)
 
 
+def override_pattern(prefix: str, endpoint: str | None = None) -> str:
+    """Return what the keys of overrides match, all or those of an endpoint, as Redis writes patterns."""
+    start = f"{prefix}_override:" if endpoint is None else override_key(prefix, endpoint, "*")[: -len("*}")]
+    return re.sub(r"([\\*?\[\]])", r"\\\1", start) + "*"
+
+
 def limit_suffix(limit: Limit) -> str:
     """Return what a limit appends to the base key.
 

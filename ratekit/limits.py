@@ -14,7 +14,7 @@ from ratekit.errors import ConfigurationError
 MOST_REQUESTS = 10**12
 MOST_LIMITS = 50  # of one policy
 LONGEST_WINDOW = 315_576_000.0  # ten years, in seconds
-_SHORTEST_WINDOW = 1e-6
+SHORTEST_WINDOW = 1e-6
 
 _UNITS = {
     "s": 1, "sec": 1, "secs": 1, "second": 1, "seconds": 1,
@@ -110,13 +110,7 @@ class Limit:
                 raise ConfigurationError(f"{name} {value!r} is neither True nor False")
 
     def _checked_name(self) -> str:
-        if not self.name:
-            return f"{self.window:.6f}".rstrip("0").rstrip(".") + ("s-shadow" if self.shadow else "s")
-        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
-            raise ConfigurationError(
-                f"name {self.name!r} is not a limit's name: lower-case letters, digits, '.', '-' and '_'"
-            )
-        return self.name
+        return check_name(self.name or plain_seconds(self.window) + ("s-shadow" if self.shadow else "s"))
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -152,6 +146,18 @@ class Policy:
             seen.add(limit.name)
 
 
+def check_name(name: str) -> str:
+    """Return the name of a limit as it is, or raise ConfigurationError if no limit can have it."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigurationError(f"name {name!r} is not a limit's name: lower-case letters, digits, '.', '-' and '_'")
+    return name
+
+
+def plain_seconds(seconds: float) -> str:
+    """Return a number of seconds as digits, with no exponent and no more of them than it needs."""
+    return f"{seconds:.6f}".rstrip("0").rstrip(".")
+
+
 def as_limit(value: Limit | str) -> Limit:
     """Return a limit as it is, or parse a rate."""
     return value if isinstance(value, Limit) else Limit.parse(value)
@@ -167,8 +173,8 @@ def _refuse_bad_count(name: str, value: object) -> None:
 def _refuse_bad_window(value: object) -> None:
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         raise ConfigurationError(f"window {value!r} is not a finite number of seconds")
-    if not _SHORTEST_WINDOW <= value <= LONGEST_WINDOW:
-        raise ConfigurationError(f"window {value!r} is not between {_SHORTEST_WINDOW:f} and {LONGEST_WINDOW:.0f} seconds")
+    if not SHORTEST_WINDOW <= value <= LONGEST_WINDOW:
+        raise ConfigurationError(f"window {value!r} is not between {SHORTEST_WINDOW:f} and {LONGEST_WINDOW:.0f} seconds")
 
 
 def _algorithm(value: str) -> Algorithm:

@@ -75,11 +75,16 @@ class MemoryStore:
             answers += unpack(some, reply if isinstance(reply, tuple) else (reply,))
         return answers
 
-    def execute(self, name: str, *arguments: str | int) -> Any:
-        """Run one of the commands that lua/embedded.lua knows. For overrides, and for tests."""
+    def execute(self, name: str, *arguments: str | bytes | int) -> Any:
+        """Run one of the commands that lua/embedded.lua knows. For administration, and for tests.
+
+        Raises StoreOutage if the key holds something else.
+        """
         encoded = [item.encode() if isinstance(item, str) else item for item in arguments]
         reply = self._execute(clock.now_us(), name.encode(), *encoded)
-        return list(reply.values()) if hasattr(reply, "values") else reply
+        if hasattr(reply, "values") and reply[b"err"] is not None:
+            raise outage_in(reply[b"err"].decode())
+        return _plain(reply)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -101,6 +106,10 @@ class MemoryStore:
         arguments = self._prepare(*compiled.check, 1)
         self._prepared[compiled] = arguments
         return arguments
+
+
+def _plain(reply: Any) -> Any:
+    return [_plain(item) for item in reply.values()] if hasattr(reply, "values") else reply
 
 
 def _runtime(engine: str | None) -> Any:

@@ -29,10 +29,14 @@ class Subject:
 
     def __getattr__(self, name: str) -> Any:
         def call(*args: Any, **options: Any) -> Any:
-            answer = getattr(self.limiter, name)(*args, **options)
-            return self._loop.run_until_complete(answer) if inspect.isawaitable(answer) else answer
+            return self.finish(getattr(self.limiter, name)(*args, **options))
 
         return call
+
+    def finish(self, answer: Any) -> Any:
+        """Return an answer, awaited if that is what it is for."""
+        assert inspect.isawaitable(answer) == (self._loop is not None)
+        return self._loop.run_until_complete(answer) if self._loop is not None else answer
 
     def command(self, name: str, *arguments: Any) -> Any:
         """Run a command on the store, past the limiter."""
