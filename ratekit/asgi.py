@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
+from ratekit import fleet
 from ratekit.errors import RatekitError
 from ratekit.front import Answers, Check, Refusal, is_refused, refusal_of
 from ratekit.guard import Guard
@@ -28,7 +29,8 @@ RESULTS = "ratekit.results"  # in the scope: what every front has decided about 
 class RateLimitMiddleware:
     """Limits the requests of an ASGI application by a table of paths; see ratekit.guard.Guard for the arguments.
 
-    store and on_outage are those of AsyncRateLimiter; limiter brings one instead.
+    store and on_outage are those of AsyncRateLimiter; limiter brings one instead. fleet_mode follows the mode
+    that the store has for every process: see ratekit.fleet.
     """
 
     def __init__(
@@ -38,11 +40,14 @@ class RateLimitMiddleware:
         store: Any = None,
         on_outage: str = OnOutage.OPEN,
         limiter: AsyncRateLimiter | None = None,
+        fleet_mode: bool = False,
         **options: Any,
     ) -> None:
         self.app = app
         self.guard = Guard(**options)
         self.limiter = limiter or AsyncRateLimiter(store, on_outage=on_outage)
+        if fleet_mode:
+            fleet.follow(limiter if limiter is not None else store)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""

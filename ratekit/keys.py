@@ -2,6 +2,7 @@
 
     ratelimit:<endpoint>:{<subject>}:<limit>        state of one limit
     ratelimit_override:<endpoint>:{<subject>}       override hash
+    ratelimit_mode                                  mode of all processes
 
 The braces are literal: all keys of one subject share a slot of a Redis Cluster. What could be taken for a brace, and
 white space and control characters, is percent-escaped within a part; so two different triples never meet in one key.
@@ -53,6 +54,11 @@ def override_pattern(prefix: str, endpoint: str | None = None) -> str:
     """Return what the keys of overrides match, all or those of an endpoint, as Redis writes patterns."""
     start = f"{prefix}_override:" if endpoint is None else override_key(prefix, endpoint, "*")[: -len("*}")]
     return re.sub(r"([\\*?\[\]])", r"\\\1", start) + "*"
+
+
+def mode_key(prefix: str) -> str:
+    """Return the key of the mode that all processes follow."""
+    return f"{prefix}_mode"
 
 
 def limit_suffix(limit: Limit) -> str:

@@ -132,15 +132,27 @@ def get_rate_limit_mode() -> RateLimitMode:
     Unset is on. A value that makes no sense is a ConfigurationError the first time that a source is read; later the last
     good one stays, and one error is logged.
     """
-    environment, file = _sources[0].mode(), _sources[1].mode()
-    if len(_sources) == 2 and environment is RateLimitMode.ON and file is RateLimitMode.ON:
-        return RateLimitMode.ON
-    return weakest(environment, file, *(source.mode() for source in _sources[2:]))
+    mode = RateLimitMode.ON
+    for source in _sources:
+        said = source.mode()
+        if said is not RateLimitMode.ON:
+            mode = weakest(mode, said)
+    return mode
 
 
-def add_mode_source(read: Callable[[], str | None], name: str = "mode source") -> None:
-    """Let a callable say the mode too; it is called on every request, and None means that it has no opinion."""
-    _sources.append(_Source(name, read))
+def mode_sources() -> tuple[tuple[str, RateLimitMode], ...]:
+    """Return what every source says now, by its name."""
+    return tuple((source.name, source.mode()) for source in _sources)
+
+
+def add_mode_source(read: Callable[[], str | None], name: str = "mode source") -> Callable[[], None]:
+    """Let a callable say the mode too; it is called on every request, and None means that it has no opinion.
+
+    Returns a function that takes the source away again.
+    """
+    source = _Source(name, read)
+    _sources.append(source)
+    return lambda: _sources.remove(source) if source in _sources else None
 
 
 def reset_mode_sources() -> None:

@@ -12,10 +12,9 @@ from typing import Any
 from ratekit import clock, keys, override_flows
 from ratekit.errors import ConfigurationError
 from ratekit.keys import OverrideKey, parse_override_key
-from ratekit.limiter import AsyncRateLimiter, RateLimiter
 from ratekit.override_fields import NUMBERS, Numbers, Override, field_name, remarks, ttl_ms
 from ratekit.override_flows import OverridePage, Selection
-from ratekit.stores.commands import drive
+from ratekit.stores.commands import drive, prefix_of
 
 __all__ = [
     "Numbers",
@@ -147,7 +146,7 @@ class _Target:
             given = f"org_id {org_id!r}, project_id {project_id!r} and subject {subject!r}"
             raise ConfigurationError(f"{given} do not say who is meant: give both ids, or a subject")
         self.parts = OverrideKey(_endpoint(endpoint, key_suffix), subject)
-        self.key = keys.override_key(_prefix(store, prefix), *self.parts)  # type: ignore[arg-type]
+        self.key = keys.override_key(prefix_of(store, prefix), *self.parts)  # type: ignore[arg-type]
 
     def originals(self) -> dict[str, str]:
         """Return the fields that keep the parts that are hashed in the key."""
@@ -159,7 +158,7 @@ def _selection(store: Any, endpoint: str | None, org_id: Any, key_suffix: str | 
     if endpoint is None and key_suffix is not None:
         raise ConfigurationError(f"key_suffix {key_suffix!r} needs an endpoint that it belongs to")
     where = None if endpoint is None else _endpoint(endpoint, key_suffix)
-    return Selection(_prefix(store, prefix), where, None if org_id is None else str(org_id))
+    return Selection(prefix_of(store, prefix), where, None if org_id is None else str(org_id))
 
 
 def _endpoint(endpoint: str, key_suffix: str | None) -> str:
@@ -169,12 +168,6 @@ def _endpoint(endpoint: str, key_suffix: str | None) -> str:
     if endpoint is None:
         raise ConfigurationError("endpoint None does not say where the override applies")
     return endpoint if key_suffix is None else keys.element_endpoint(endpoint, key_suffix)
-
-
-def _prefix(store: Any, prefix: str | None) -> str:
-    if prefix is None:
-        return store.prefix if isinstance(store, RateLimiter | AsyncRateLimiter) else keys.DEFAULT_PREFIX
-    return keys.check_prefix(prefix)
 
 
 def _printed(part: str | None) -> str:

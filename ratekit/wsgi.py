@@ -8,6 +8,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
+from ratekit import fleet
 from ratekit.errors import RatekitError, UnusableRequestError
 from ratekit.front import Answers, Check, Refusal, is_refused, refusal_of
 from ratekit.guard import Guard
@@ -29,7 +30,8 @@ RESULTS = "ratekit.results"  # in the environ: what every front has decided abou
 class RateLimitMiddleware:
     """Limits the requests of a WSGI application by a table of paths; see ratekit.guard.Guard for the arguments.
 
-    store and on_outage are those of RateLimiter; limiter brings one instead.
+    store and on_outage are those of RateLimiter; limiter brings one instead. fleet_mode follows the mode
+    that the store has for every process: see ratekit.fleet.
     """
 
     def __init__(
@@ -39,11 +41,14 @@ class RateLimitMiddleware:
         store: Any = None,
         on_outage: str = OnOutage.OPEN,
         limiter: RateLimiter | None = None,
+        fleet_mode: bool = False,
         **options: Any,
     ) -> None:
         self.app = app
         self.guard = Guard(**options)
         self.limiter = limiter or RateLimiter(store, on_outage=on_outage)
+        if fleet_mode:
+            fleet.follow(limiter if limiter is not None else store)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Pass a request on, or refuse it."""

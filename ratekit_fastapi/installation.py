@@ -54,11 +54,13 @@ def install(
     trusted_header: str = X_FORWARDED_FOR,
     prefix: str = DEFAULT_PREFIX,
     document: bool = True,
+    fleet_mode: bool = False,
 ) -> Settings:
     """Set up ratekit for an application and what is mounted in it.
 
     identify says for which project a request was authenticated: (org_id, project_id), a subject, or None; it may be async.
     Without it, request.state.org_id and request.state.project_id count. document adds the 429 to OpenAPI.
+    fleet_mode follows the mode that the store has for every process (`ratekit mode monitor`).
     """
     get_rate_limit_mode()  # a mode that makes no sense is told now
     settings = Settings(
@@ -70,13 +72,12 @@ def install(
         on_outage=as_on_outage(on_outage),
     )
     settings.limiter()  # a store that makes no sense is told now
+    if fleet_mode:
+        settings.follow_fleet()
     app.state.ratekit = settings
     if identify is not None and not callable(identify):
         raise ConfigurationError(f"identify {identify!r} is not a callable of the request")
-    for error in REFUSALS:
-        app.add_exception_handler(error, answer)
-    app.add_middleware(HeadersMiddleware, settings=settings)
-    _close_with(app, settings)
+    _connect(app, settings)
     if document:
         _document(app)
     return settings
@@ -96,6 +97,13 @@ class HeadersMiddleware:
             scope.setdefault("ratekit.results", [])
             send = with_headers(send, scope, self.settings.answers)
         await self.app(scope, receive, send)
+
+
+def _connect(app: FastAPI, settings: Settings) -> None:
+    for error in REFUSALS:
+        app.add_exception_handler(error, answer)
+    app.add_middleware(HeadersMiddleware, settings=settings)
+    _close_with(app, settings)
 
 
 def _close_with(app: FastAPI, settings: Settings) -> None:

@@ -10,6 +10,7 @@ from starlette.requests import HTTPConnection
 
 from ratekit.addresses import TrustedProxies
 from ratekit.errors import UnusableRequestError
+from ratekit.fleet import Follower, follow
 from ratekit.front import Answers
 from ratekit.keys import DEFAULT_PREFIX, project_subject
 from ratekit.limiter import AsyncRateLimiter
@@ -43,6 +44,7 @@ class Settings:
         self._store = store
         self._on_outage = on_outage
         self._limiters: dict[tuple[str, int], AsyncRateLimiter] = {}
+        self._follower: Follower | None = None
 
     def limiter(self, on_outage: str | None = None, client: Any = None) -> AsyncRateLimiter:
         """Return the limiter of these settings, made on first use; client brings a store of its own."""
@@ -54,6 +56,10 @@ class Settings:
             self._limiters[key] = AsyncRateLimiter(store, prefix=self.prefix, on_outage=key[0])
         return self._limiters[key]
 
+    def follow_fleet(self) -> None:
+        """Follow the mode that the store has for every process, until these settings are closed."""
+        self._follower = follow(self._store, prefix=self.prefix)
+
     async def identity(self, connection: HTTPConnection) -> str | None:
         """Return the subject of the project that the request was authenticated for, asked once it is known."""
         known: str | None = connection.scope.get(IDENTITY)
@@ -64,7 +70,10 @@ class Settings:
         return known
 
     async def aclose(self) -> None:
-        """Close the connections of its limiters on this event loop."""
+        """Close the connections of its limiters on this event loop, and follow nothing any more."""
+        if self._follower is not None:
+            self._follower.close()
+            self._follower = None
         for limiter in self._limiters.values():
             await limiter.aclose()
 

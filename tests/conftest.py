@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from ratekit import modes
+from ratekit import fleet, modes
 from support import servers
 
 # The same examples in every run, on machines that may be busy; RATEKIT_FUZZ=N (make fuzz) draws others each time.
@@ -53,6 +53,7 @@ def _clean_modes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(name, raising=False)
     modes.reset_mode_sources()
     yield
+    fleet.stop_following()
     modes.reset_mode_sources()
 
 

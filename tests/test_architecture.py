@@ -49,6 +49,7 @@ LEVELS = {
     "ratekit.rules": 3,
     "ratekit.override_flows": 3,
     "ratekit.overrides": 3,
+    "ratekit.fleet": 3,
     "ratekit.front": 3,
     "ratekit.guard": 3,
     "ratekit.asgi": 3,

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from ratekit import stores
 from ratekit.errors import ConfigurationError, RateLimitUnavailable
+from ratekit.keys import DEFAULT_PREFIX, check_prefix
 from ratekit.limiter import AsyncRateLimiter, RateLimiter
 from ratekit.outage import Outage, StoreOutage
 
@@ -43,15 +44,25 @@ def drive(target: Any, flow: Flow[Any]) -> Any:
     store = target.store if isinstance(target, RateLimiter | AsyncRateLimiter) else target
     if getattr(store, "is_local", False):
         return _at_once(store, flow) if isinstance(target, AsyncRateLimiter) else _in_memory(store, flow)
-    if _is_async(store):
+    if is_async_store(store):
         return _awaiting(stores.open_async_store(store, _ANY_DEADLINE), flow)
     return _waiting(stores.open_store(store, _ANY_DEADLINE), flow)
 
 
-def _is_async(store: Any) -> bool:
+def prefix_of(target: Any, prefix: str | None) -> str:
+    """Return the prefix of keys that was given, else that of the limiter, else the default one."""
+    if prefix is None:
+        return target.prefix if isinstance(target, RateLimiter | AsyncRateLimiter) else DEFAULT_PREFIX
+    return check_prefix(prefix)
+
+
+def is_async_store(target: Any) -> bool:
+    """Whether what is asked of a limiter, a store or a client has to be awaited."""
     from ratekit.stores.redis import is_async
 
-    return is_async(store) or (hasattr(store, "run") and hasattr(store, "aclose"))
+    if isinstance(target, RateLimiter | AsyncRateLimiter):
+        return isinstance(target, AsyncRateLimiter)
+    return is_async(target) or (hasattr(target, "run") and hasattr(target, "aclose") and not target.is_local)
 
 
 def _in_memory(store: Any, flow: Flow[Result]) -> Result:

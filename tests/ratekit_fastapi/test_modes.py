@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from fastapi import Depends, FastAPI
 from starlette.testclient import TestClient
 
 from ratekit import ConfigurationError, RateLimitMode
+from ratekit.fleet import set_fleet_mode
+from ratekit.modes import mode_sources
 from ratekit.testing import assert_admits
 from ratekit_fastapi import PathRateLimiter, ProjectRateLimiter, install
 
@@ -163,3 +167,15 @@ def test_mode_holds_without_install(monkeypatch, ratekit_clock):
     assert [answer.status_code for answer in answers] == [200, 200, 200]
     assert answers[2].headers["RateLimit-Remaining"] == "0"
     assert "Retry-After" not in answers[2].headers
+
+
+def test_mode_of_the_fleet_is_followed_until_the_application_ends(limited, store, ratekit_clock):
+    client = limited(PathRateLimiter(1, 60), fleet_mode=True)
+    with client:
+        assert statuses(client, 2) == [200, 429]
+        set_fleet_mode(store, "monitor")
+        deadline = time.monotonic() + 20
+        while client.get("/x").status_code == 429:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert [name for name, _ in mode_sources()] == ["RATE_LIMIT_MODE", "RATE_LIMIT_MODE_FILE"]
