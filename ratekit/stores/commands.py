@@ -151,7 +151,7 @@ def _target(client: Any, node: str) -> dict[str, Any]:
 
 @contextmanager
 def _outages(client: Any) -> Iterator[None]:
-    from ratekit.stores.redis import errors_of
+    from ratekit.stores.asking import errors_of
 
     try:
         yield
@@ -160,7 +160,7 @@ def _outages(client: Any) -> Iterator[None]:
 
 
 def _outage(client: Any, error: Exception) -> StoreOutage:
-    from ratekit.stores.redis import errors_of, outage_of
+    from ratekit.stores.asking import errors_of, outage_of
 
     return StoreOutage(outage_of(error, errors_of(client)) or Outage("error", str(error), is_fault=True))
 

@@ -69,7 +69,10 @@ def _address(text: str, port: int) -> Address:
 
 
 class Driver:
-    """Makes connections and clients of redis-py, of one colour, for a location. Making one opens nothing."""
+    """Makes connections and clients of redis-py, of one colour, for a location. Making one opens nothing.
+
+    The URL may set socket_timeout, which is then the deadline, and max_connections.
+    """
 
     def __init__(self, location: Location, deadline: float, *, asynchronous: bool) -> None:
         self.location = location
@@ -78,6 +81,9 @@ class Driver:
         self._options = self._connection_options(deadline)
         self._pool = self._make_pool()
         self.max_connections = int(self._pool.max_connections)
+        self.deadline = float(self._pool.connection_kwargs.get("socket_timeout") or deadline)
+        if asynchronous:  # the line watches over its connection
+            self._pool.connection_kwargs.update(socket_timeout=None, socket_connect_timeout=None)
         self._connection_of = self._sentinel_connection() if location.kind == "sentinel" else self._own_connection()
         self.connection(("localhost", 6379))  # an option that connections do not know is refused now
 
@@ -129,17 +135,14 @@ class Driver:
         return manager.master_for(self.location.service, **kept, **secure).connection_pool
 
     def _connection_options(self, deadline: float) -> dict[str, Any]:
-        """No retries: a retried charge counts twice. RESP2: no handshake, and a faster parser. No introduction either.
-
-        A synchronous connection keeps the deadline by itself; an asynchronous one is watched by its line.
-        """
+        """No retries: a retried charge counts twice. RESP2: no handshake, and a faster parser. No introduction either."""
         retry = importlib.import_module("redis.asyncio.retry" if self.asynchronous else "redis.retry")
         backoff = importlib.import_module("redis.backoff")
         keepalive = {} if self.location.url.startswith("unix:") else {"socket_keepalive": True}
         return {
             **keepalive,
-            "socket_timeout": None if self.asynchronous else deadline,
-            "socket_connect_timeout": None if self.asynchronous else deadline,
+            "socket_timeout": deadline,
+            "socket_connect_timeout": deadline,
             "retry": retry.Retry(backoff.NoBackoff(), 0),
             "protocol": 2,
             **self._no_introduction(),

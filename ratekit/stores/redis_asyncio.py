@@ -56,7 +56,7 @@ class AsyncRedisStore:
             return Hub(
                 lambda address: ConnectionWire(lambda: driver.connection(address)),
                 driver.client,
-                deadline=deadline,
+                deadline=driver.deadline,
                 label=location.label,
                 slots=slots,
             )

@@ -18,7 +18,7 @@ from fastapi import Depends, FastAPI
 from starlette.testclient import TestClient
 
 from ratekit.stores.memory import MemoryStore
-from ratekit.stores.redis import AsyncRedisStore
+from ratekit.stores.redis_asyncio import AsyncRedisStore
 from ratekit_fastapi import install
 from ratekit_fastapi.dependencies import anonymous_passes
 from ratekit_fastapi.settings import reset_default_settings
@@ -68,7 +68,7 @@ def redis_store(redis_server: Server) -> AsyncRedisStore:
 @pytest.fixture
 def redis_url(redis_server: Server) -> str:
     """The same, for applications in other processes."""
-    return f"{redis_server.url}?socket_timeout=5&socket_connect_timeout=5"
+    return f"{redis_server.url}?socket_timeout=5"
 
 
 @pytest.fixture(scope="session")
