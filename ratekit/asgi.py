@@ -82,20 +82,20 @@ class RateLimitMiddleware:
         results: list[RateLimitResult] = scope.setdefault(RESULTS, [])
         for check in checks:
             if check.policy.has_slots:
-                result = await hold_slot(self.limiter, check, held)
+                result = await hold_slot(self.limiter, check, mode, held)
             else:
-                result = await self.limiter.check(check.policy, check.subject, cost=check.cost, endpoint=check.endpoint)
+                result = await self.limiter.decide(check.call(self.limiter.prefix), mode)
             results.append(result)
             if not result.allowed and is_refused(mode, check.endpoint, result):
                 return self.guard.answers.refusal(results)
         return None
 
 
-async def hold_slot(limiter: AsyncRateLimiter, check: Check, held: list[Release]) -> RateLimitResult:
+async def hold_slot(limiter: AsyncRateLimiter, check: Check, mode: RateLimitMode, held: list[Release]) -> RateLimitResult:
     """Take a slot, and say how it is released: when the response has ended."""
     slot = limiter.new_slot()
     held.append(partial(limiter.release_quietly, check.policy, check.subject, slot, endpoint=check.endpoint))
-    result = await limiter.acquire(check.policy, check.subject, slot, endpoint=check.endpoint)
+    result = await limiter.decide(check.call(limiter.prefix, slot), mode)
     if result.is_over_limit:
         held.pop()  # if it was cancelled, or failed, the slot may have been taken all the same
     return result

@@ -12,6 +12,7 @@ from ratekit import headers
 from ratekit.errors import ConfigurationError, RatekitError, RateLimitUnavailable, UnusableRequestError
 from ratekit.limits import MOST_REQUESTS, Policy
 from ratekit.modes import RateLimitMode, as_mode, get_rate_limit_mode, weakest
+from ratekit.protocol import Call, Operation, encode
 from ratekit.results import RateLimitResult
 from ratekit.tracing import tag_over_limit
 
@@ -26,6 +27,12 @@ class Check(NamedTuple):
     endpoint: str
     subject: str
     cost: int = 1
+
+    def call(self, prefix: str, slot: str | None = None) -> Call:
+        """Make the call that decides it, by taking a slot if there is one."""
+        if slot is None:
+            return encode(self.policy, self.subject, self.endpoint, prefix, Operation.CHECK, self.cost)
+        return encode(self.policy, self.subject, self.endpoint, prefix, Operation.ACQUIRE, slot=slot)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,13 @@ class OverrideKey(NamedTuple):
         return (org_id, project_id) if colon and org_id and project_id else None
 
 
+class Counter(NamedTuple):
+    """What and who a key of a limit's state is about, as they were given; a part that was hashed is told by its hash."""
+
+    endpoint: str
+    subject: str
+
+
 def base_key(prefix: str, endpoint: str, subject: str) -> str:
     """Return the key of a subject on an endpoint, to which `:<limit>` is appended."""
     return f"{prefix}:{_part('endpoint', endpoint)}:{{{_part('subject', subject)}}}"
@@ -95,6 +102,13 @@ def parse_override_key(key: str | bytes) -> OverrideKey:
     return OverrideKey(_unescaped(match["endpoint"]), _unescaped(match["subject"]))
 
 
+def parse_state_key(prefix: str, key: bytes) -> Counter:
+    """Take the key of a limit's state apart. All before the tag is the endpoint of a key that the caller has made."""
+    before, _, rest = key.decode("utf-8", "surrogateescape").partition("{")
+    endpoint = before.removeprefix(f"{prefix}:").removesuffix(":")
+    return Counter(_readable(endpoint), _readable(rest.partition("}")[0]))
+
+
 def check_prefix(prefix: str) -> str:
     """Return a prefix for keys, or raise ConfigurationError if it would break them."""
     if not isinstance(prefix, str) or not _plain(prefix):
@@ -125,6 +139,11 @@ def _unescaped(part: str) -> str | None:
     if part.startswith(_HASHED):
         return None
     return unquote_to_bytes(part).decode("utf-8", "surrogatepass")
+
+
+def _readable(part: str) -> str:
+    text = _unescaped(part)
+    return part.removeprefix("%") if text is None else text
 
 
 def _refuse_empty(name: str, part: str) -> str:

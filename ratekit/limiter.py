@@ -8,14 +8,17 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from time import perf_counter
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from ratekit import stores
 from ratekit.errors import ConfigurationError, RateLimitExceeded, RateLimitUnavailable
+from ratekit.events import decisions, tell_decision
 from ratekit.keys import DEFAULT_PREFIX, check_prefix
 from ratekit.limits import Limit, Policy
 from ratekit.local import LocalFallback
+from ratekit.modes import RateLimitMode
 from ratekit.outage import OnOutage, Outage, StoreOutage, as_on_outage
 from ratekit.protocol import Call, Operation, decode, encode
 from ratekit.results import RateLimitResult
@@ -127,14 +130,16 @@ class _Limiter(ABC, Generic[Answer]):
         """Return the store that a URL, a client or a store stands for."""
 
     @abstractmethod
-    def decide(self, call: Call) -> Answer:
-        """Let the store decide a call that ratekit.protocol has made."""
+    def decide(self, call: Call, mode: RateLimitMode = RateLimitMode.ON) -> Answer:
+        """Let the store decide a call that ratekit.protocol has made. Listeners are told the mode; it changes no answer."""
 
-    def _without_store(self, call: Call, outage: Outage) -> RateLimitResult:
+    def _without_store(self, call: Call, outage: Outage, mode: RateLimitMode, started: float) -> RateLimitResult:
         """Answer a call that the store could not decide."""
         log = _log.error if outage.is_fault else _log.warning
         log("the store cannot decide (%s); on_outage is %s", outage, self.on_outage)
         if self.on_outage is OnOutage.CLOSED:
+            if started:
+                tell_decision(call, None, mode, started, self.prefix, outage.reason)
             raise RateLimitUnavailable(str(outage))
         figures = self._local.run(call) if self._local is not None else ()
         return decode(call, figures, degraded=outage.reason)
@@ -181,12 +186,16 @@ class RateLimiter(_Limiter[RateLimitResult]):
     def _open(self, store: Any) -> Any:
         return stores.open_store(store, self.deadline)
 
-    def decide(self, call: Call) -> RateLimitResult:
-        """Let the store decide a call that ratekit.protocol has made."""
+    def decide(self, call: Call, mode: RateLimitMode = RateLimitMode.ON) -> RateLimitResult:
+        """Let the store decide a call that ratekit.protocol has made, and tell who listens."""
+        started = perf_counter() if decisions.listeners else 0.0
         try:
-            return decode(call, self._store.run(call))
+            result = decode(call, self._store.run(call))
         except StoreOutage as error:
-            return self._without_store(call, error.outage)
+            result = self._without_store(call, error.outage, mode, started)
+        if started:
+            tell_decision(call, result, mode, started, self.prefix)
+        return result
 
 
 class AsyncRateLimiter(_Limiter[Coroutine[Any, Any, RateLimitResult]]):
@@ -226,13 +235,17 @@ class AsyncRateLimiter(_Limiter[Coroutine[Any, Any, RateLimitResult]]):
     def _open(self, store: Any) -> Any:
         return stores.open_async_store(store, self.deadline)
 
-    async def decide(self, call: Call) -> RateLimitResult:
-        """Let the store decide a call that ratekit.protocol has made."""
+    async def decide(self, call: Call, mode: RateLimitMode = RateLimitMode.ON) -> RateLimitResult:
+        """Let the store decide a call that ratekit.protocol has made, and tell who listens."""
         store = self._store
+        started = perf_counter() if decisions.listeners else 0.0
         try:
-            return decode(call, store.run(call) if store.is_local else await store.run(call))
+            result = decode(call, store.run(call) if store.is_local else await store.run(call))
         except StoreOutage as error:
-            return self._without_store(call, error.outage)
+            result = self._without_store(call, error.outage, mode, started)
+        if started:
+            tell_decision(call, result, mode, started, self.prefix)
+        return result
 
 
 async def _to_its_end(work: Coroutine[Any, Any, RateLimitResult]) -> None:

@@ -13,6 +13,7 @@ from ratekit.errors import ConfigurationError
 
 MOST_REQUESTS = 10**12
 MOST_LIMITS = 50  # of one policy
+UNNAMED_POLICY = "route"  # the name of a policy that was made of limits alone: its endpoint tells it from others
 LONGEST_WINDOW = 315_576_000.0  # ten years, in seconds
 SHORTEST_WINDOW = 1e-6
 

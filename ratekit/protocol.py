@@ -46,6 +46,7 @@ _SLOT_OPERATIONS = {Operation.ACQUIRE, Operation.RENEW, Operation.RELEASE}
 class Compiled:
     """A policy as the script gets it: made once for a policy, with and without overrides. Compared by identity."""
 
+    policy: str  # its name
     limits: tuple[Limit, ...]
     items: tuple[bytes, ...]  # of ARGV, one limit after the other
     check: tuple[bytes, ...]  # ARGV of a plain check by the server's clock, but for the cost
@@ -69,6 +70,12 @@ class Call(NamedTuple):
     cost: int = 1
     draw: float = 0
     slot: str | None = None
+
+    @property
+    def state_keys(self) -> list[bytes]:
+        """The key of each limit's state, without those of overrides."""
+        names = iter(self.keys)
+        return [(next(names), next(names))[1] if brings else next(names) for brings in self.compiled.brings]
 
     def items(self, policy_at: int) -> tuple[Item, ...]:
         """Return its items of ARGV."""
@@ -158,10 +165,8 @@ def with_limits(call: Call, limits: Sequence[Limit]) -> Call:
     items: list[bytes] = []
     for index, limit in enumerate(limits):
         items += _limit_items(limit, overrides=False, first=index == 0, more=index < len(limits) - 1)
-    plan = _compiled_of(tuple(limits), items, brings=[False] * len(limits))
-    names = iter(call.keys)
-    states = [(next(names), next(names))[1] if brings else next(names) for brings in call.compiled.brings]
-    return call._replace(compiled=plan, keys=tuple(states))
+    plan = _compiled_of(call.compiled.policy, tuple(limits), items, brings=[False] * len(limits))
+    return call._replace(compiled=plan, keys=tuple(call.state_keys))
 
 
 def merge(calls: Sequence[Call]) -> Call:
@@ -251,19 +256,21 @@ def _merge(plans: Sequence[Compiled]) -> Compiled:
         for index, limit in enumerate(plan.limits):
             last = number == len(plans) - 1 and index == len(plan.limits) - 1
             items += _limit_items(limit, overrides=plan.overrides, first=index == 0, more=not last)
-    return _compiled_of(limits, items, brings=[brings for plan in plans for brings in plan.brings])
+    name = "+".join(dict.fromkeys(plan.policy for plan in plans))
+    return _compiled_of(name, limits, items, brings=[brings for plan in plans for brings in plan.brings])
 
 
 def _compile(policy: Policy, *, overrides: bool) -> Compiled:
     items: list[bytes] = []
     for index, limit in enumerate(policy.limits):
         items += _limit_items(limit, overrides=overrides, first=index == 0, more=index < len(policy.limits) - 1)
-    return _compiled_of(policy.limits, items, brings=[overrides and index == 0 for index in range(len(policy.limits))])
+    return _compiled_of(policy.name, policy.limits, items, brings=[overrides] + [False] * (len(policy.limits) - 1))
 
 
-def _compiled_of(limits: tuple[Limit, ...], items: list[bytes], *, brings: list[bool]) -> Compiled:
+def _compiled_of(policy: str, limits: tuple[Limit, ...], items: list[bytes], *, brings: list[bool]) -> Compiled:
     first, requests_at = (b"%d" % position for position in (_FIRST_LIMIT_AT, _FIRST_LIMIT_AT + len(items)))
     return Compiled(
+        policy=policy,
         limits=limits,
         items=tuple(items),
         check=(VERSION, requests_at, *items, b"check", first),

@@ -84,20 +84,20 @@ class RateLimitMiddleware:
         results: list[RateLimitResult] = environ.setdefault(RESULTS, [])
         for check in checks:
             if check.policy.has_slots:
-                result = hold_slot(self.limiter, check, held)
+                result = hold_slot(self.limiter, check, mode, held)
             else:
-                result = self.limiter.check(check.policy, check.subject, cost=check.cost, endpoint=check.endpoint)
+                result = self.limiter.decide(check.call(self.limiter.prefix), mode)
             results.append(result)
             if not result.allowed and is_refused(mode, check.endpoint, result):
                 return self.guard.answers.refusal(results)
         return None
 
 
-def hold_slot(limiter: RateLimiter, check: Check, held: list[Release]) -> RateLimitResult:
+def hold_slot(limiter: RateLimiter, check: Check, mode: RateLimitMode, held: list[Release]) -> RateLimitResult:
     """Take a slot, and say how it is released: when the response has ended."""
     slot = limiter.new_slot()
     held.append(partial(limiter.release_quietly, check.policy, check.subject, slot, endpoint=check.endpoint))
-    result = limiter.acquire(check.policy, check.subject, slot, endpoint=check.endpoint)
+    result = limiter.decide(check.call(limiter.prefix, slot), mode)
     if result.is_over_limit:
         held.pop()
     return result

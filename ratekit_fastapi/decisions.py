@@ -64,7 +64,7 @@ async def run(
 ) -> RateLimitResult:
     """Let the store decide a call, note the result for the headers, and raise if it refuses the request."""
     settings = settings_of(connection.scope)
-    result = await settings.limiter(limiter.on_outage, client).decide(call)
+    result = await settings.limiter(limiter.on_outage, client).decide(call, mode)
     results = connection.scope.setdefault(RESULTS, [])
     results.append(result)
     if not result.allowed and is_refused(mode, limiter.endpoint_for(connection), result):

@@ -16,7 +16,7 @@ from ratekit import keys
 from ratekit.errors import ConfigurationError, UnusableRequestError
 from ratekit.front import checked_cost, checked_mode, cost_of, current_mode
 from ratekit.identity import KeyFunction, as_key_function
-from ratekit.limits import Limit, Policy
+from ratekit.limits import UNNAMED_POLICY, Limit, Policy
 from ratekit.modes import RateLimitMode
 from ratekit.outage import as_on_outage
 from ratekit.protocol import Call, Operation, encode, encode_keys
@@ -250,10 +250,10 @@ def _policy_of(
     if policy is not None and not isinstance(policy, Policy | Limit):
         raise ConfigurationError(f"policy {policy!r} is neither a Policy nor a Limit")
     if policy is not None or limits is not None:
-        return as_rule_policy("route", policy if policy is not None else limits)  # type: ignore[arg-type]
+        return as_rule_policy(UNNAMED_POLICY, policy if policy is not None else limits)  # type: ignore[arg-type]
     if max_requests is None or expiry is None:
         raise ConfigurationError(f"max_requests {max_requests!r} and expiry {expiry!r} have to be given together")
     try:
-        return Policy("route", [Limit(max_requests, expiry)])
+        return Policy(UNNAMED_POLICY, [Limit(max_requests, expiry)])
     except ConfigurationError as error:
         raise ConfigurationError(str(error).replace("window", "expiry", 1)) from None

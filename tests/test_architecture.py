@@ -25,6 +25,7 @@ LEVELS = {
     "ratekit.override_fields": 1,
     "ratekit.protocol": 1,
     "ratekit.breaker": 1,
+    "ratekit.events": 1,
     "ratekit.stores": 2,
     "ratekit.stores.asking": 2,
     "ratekit.stores.batch": 2,

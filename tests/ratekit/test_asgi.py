@@ -278,8 +278,8 @@ class Waiting(AsyncRateLimiter):
         super().__init__(store)
         self.operation, self.decided = operation, asyncio.Event()
 
-    async def decide(self, call):
-        result = await super().decide(call)
+    async def decide(self, call, *mode):
+        result = await super().decide(call, *mode)
         if call.operation == self.operation:
             self.decided.set()
             await asyncio.Event().wait()
