@@ -33,6 +33,16 @@ class Outcome(StrEnum):
     DEGRADED = "degraded"  # it passed without the store's word
     ERROR = "error"  # the store could not decide, and on_outage is closed
 
+    @property
+    def severity(self) -> int:
+        """How much it matters beside others about the same request."""
+        return _SEVERITIES[self]
+
+
+_SEVERITIES = {
+    outcome: severity for severity, outcome in enumerate(["allowed", "degraded", "would_deny", "denied", "error"])
+}
+
 
 class StoreState(StrEnum):
     """Whether a store is asked: as always, not for now, or now and then to see whether it is back."""
@@ -181,6 +191,16 @@ def on_store_change(listener: Callable[[StoreChange], object]) -> Remove:
 def on_rule_lookup(listener: Callable[[RuleLookup], object]) -> Remove:
     """Tell a listener every lookup of a rule in a cache; return what removes it."""
     return rule_lookups.add(listener)
+
+
+def all_of(*removers: Remove) -> Remove:
+    """Return what removes several listeners."""
+
+    def remove() -> None:
+        for one in removers:
+            one()
+
+    return remove
 
 
 def tell_decision(

@@ -224,10 +224,10 @@ def test_slot_is_freed_when_the_application_raises_while_it_streams():
 
 def test_slot_is_freed_when_the_next_check_raises(ratekit_store):
     class Broken(RateLimiter):
-        def decide(self, call):
+        def decide(self, call, *mode):
             if call.operation == "check":
                 raise RuntimeError("broken")
-            return super().decide(call)
+            return super().decide(call, *mode)
 
     limited = RateLimitMiddleware(plain, address_limit=ONE_SLOT, limiter=Broken(ratekit_store))
     for _ in range(2):
