@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from enum import StrEnum
 
 from ratekit import clock
+from ratekit.events import StoreState, tell_store_change
 from ratekit.outage import Outage, StoreOutage
 
 MOST_FAILURES = 3  # in a row, before the store is left alone
 FIRST_PROBE, LONGEST_PROBE = 0.1, 0.8  # seconds between two looks at a store that is down
 _log = logging.getLogger("ratekit.store")
-
-
-class StoreState(StrEnum):
-    """up: it is asked; down: it is left alone; probing: down, and looked at off the path of requests just now."""
-
-    UP = "up"
-    DOWN = "down"
-    PROBING = "probing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +59,21 @@ class Breaker:
         self.outage, self._since = outage, clock.now()
         log = _log.error if outage.is_fault else _log.warning
         log("store %s is down (%s): it is left alone, and looked at in the background", self._label, outage)
+        tell_store_change(self._label, StoreState.DOWN, outage.reason)
         return True
 
     def probing(self) -> None:
         """Note that a probe is under way."""
         self._probing = True
+        if self.outage is not None:
+            tell_store_change(self._label, StoreState.PROBING, self.outage.reason)
 
     def probed(self, outage: Outage) -> None:
         """Note that a probe has failed."""
         self._probing = False
         if self.outage is not None:
             self.outage = outage
+            tell_store_change(self._label, StoreState.DOWN, outage.reason)
 
     def succeeded(self) -> None:
         """Count an answer."""
@@ -86,6 +82,7 @@ class Breaker:
             seconds = clock.now() - self._since
             self.outage, self._since = None, clock.now()
             _log.warning("store %s is up again, after %.1f s", self._label, seconds)
+            tell_store_change(self._label, StoreState.UP)
 
 
 def probe_pauses() -> list[float]:

@@ -49,7 +49,7 @@ class StoreState(StrEnum):
 
     UP = "up"
     DOWN = "down"
-    HALF_OPEN = "half_open"
+    PROBING = "probing"
 
 
 class Decision(NamedTuple):

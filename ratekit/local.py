@@ -3,33 +3,148 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from ratekit.limits import Limit
-from ratekit.protocol import Call, with_limits
+from ratekit import clock
+from ratekit.limits import MOST_REQUESTS, Algorithm, Limit
+from ratekit.protocol import Call, Operation, plan_of
+from ratekit.results import ADMITS, FIGURES, OVERRIDDEN, UNLIMITED
+
+MOST_SUBJECTS = 10_000  # that are remembered; and four keys for each, in the embedded store
+_OWED = b"owed:"
+_BLOCKED = (0, 0, 0, 0, -1, 0)
+_SPENDING = {Operation.CHECK, Operation.CHARGE, Operation.ACQUIRE}
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the store has answered last about a subject, and whether the local state follows it yet."""
+
+    figures: Sequence[int]
+    at_us: int
+    is_followed: bool = False
+
+    def of(self, index: int) -> Sequence[int]:
+        """Return the figures of one limit."""
+        return self.figures[index * FIGURES : (index + 1) * FIGURES]
 
 
 class LocalFallback:
-    """Decides calls by an embedded store of its own, with the maximum divided by the number of instances."""
+    """Decides calls by an embedded store of its own, with each maximum divided by the number of instances.
 
-    def __init__(self, instances: int) -> None:
+    What the store answers while it is there is remembered, so that who is exhausted stays so when it goes. What is admitted
+    here is owed to the store, as long as it matters: in the windows of the limits themselves.
+    """
+
+    def __init__(self, instances: int, most: int = MOST_SUBJECTS) -> None:
         self._instances = instances
-        self._store: Any = None
+        self._most = most
+        self._embedded: Any = None
+        self._seen: dict[tuple[bytes, ...], Seen] = {}
+        self._owing: dict[tuple[bytes, ...], Call] = {}
+
+    @property
+    def owes(self) -> bool:
+        """Whether something was admitted here that the store does not know of."""
+        return bool(self._owing)
+
+    def learn(self, call: Call, figures: Sequence[int]) -> None:
+        """Take note of an answer of the store."""
+        seen = self._seen
+        seen.pop(call.keys, None)  # so that the one that was not seen for longest comes first
+        seen[call.keys] = Seen(figures, clock.now_us())
+        if len(seen) > self._most:
+            seen.pop(next(iter(list(seen)[:1])), None)
 
     def run(self, call: Call) -> Sequence[int]:
-        """Decide one call by this process's share; overrides live in the store that is away."""
-        if self._store is None:
+        """Decide one call by this process's share; no figures if there is no room for another subject: it passes."""
+        store, seen = self._store(), self._seen.get(call.keys)
+        if seen is not None and any(seen.of(index)[1] == 0 for index in range(len(call.compiled.limits))):
+            return _BLOCKED * len(call.compiled.limits)
+        local = _with_limits(call, self._shares(call, seen))
+        if seen is not None and not seen.is_followed:
+            self._follow(store, call, local, seen)
+        elif len(store) >= 4 * self._most and not store.execute("EXISTS", local.keys[0].decode()):
+            return ()
+        figures: Sequence[int] = store.run(local)
+        if call.operation in _SPENDING and all(flags & ADMITS for flags in figures[::FIGURES]):
+            self._owe(store, call)
+        return figures
+
+    def debts(self) -> list[Call]:
+        """Return the charges that tell the store what was admitted here and still matters; each is returned once."""
+        owing, self._owing = self._owing, {}
+        return [debt for call in owing.values() for debt in self._debts_of(call)]
+
+    def _debts_of(self, call: Call) -> list[Call]:
+        owed = self._owed(call, Operation.PEEK)
+        (figures,) = self._store().run_many([owed])
+        self._store().run_many([owed._replace(operation=Operation.RESET)])
+        limits = call.compiled.limits
+        used = [0] * len(limits) if isinstance(figures, str) else figures[2::FIGURES]
+        return [_charge(call, index, limits[index], cost) for index, cost in enumerate(used) if cost > 0]
+
+    def _owe(self, store: Any, call: Call) -> None:
+        if call.keys in self._owing or len(self._owing) < self._most:
+            self._owing[call.keys] = call
+            store.run_many([self._owed(call, Operation.CHARGE)])
+
+    def _owed(self, call: Call, operation: Operation) -> Call:
+        """Return the same call on counters that hold nothing else, with the limits of the store: they fade as its own do."""
+        owed = _with_limits(call, call.compiled.limits)
+        return owed._replace(keys=tuple(_OWED + key for key in owed.keys), operation=operation, slot=None)
+
+    def _shares(self, call: Call, seen: Seen | None) -> tuple[Limit, ...]:
+        if seen is None:
+            return tuple(_part_of(limit, limit.max_requests, self._instances) for limit in call.compiled.limits)
+        return tuple(self._share(limit, seen.of(index)) for index, limit in enumerate(call.compiled.limits))
+
+    def _share(self, limit: Limit, figures: Sequence[int]) -> Limit:
+        """Return a limit's share. An override lives in the store; what it made of the limit was in the last answer."""
+        flags, most = figures[:2]
+        if flags & UNLIMITED:
+            return replace(limit, max_requests=MOST_REQUESTS, burst=None if limit.burst is None else MOST_REQUESTS)
+        overridden = flags & OVERRIDDEN and limit.algorithm is not Algorithm.TOKEN_BUCKET
+        return _part_of(limit, most if overridden else limit.max_requests, self._instances)
+
+    def _follow(self, store: Any, call: Call, local: Call, seen: Seen) -> None:
+        """Put the local state where the store's was: the same part of it used, rounded up, for as long."""
+        seen.is_followed = True
+        store.run_many([local._replace(operation=Operation.RESET, slot=None)])
+        for index, limit in enumerate(local.compiled.limits):
+            _, _, used, _, _, reset_us = seen.of(index)
+            if used > 0:
+                charge = _charge(local, index, limit, -(-used // self._instances))
+                store.run_many([charge], at_us=_opened_at(limit, seen.at_us, reset_us))
+
+    def _store(self) -> Any:
+        if self._embedded is None:
             from ratekit.stores.memory import MemoryStore
 
-            self._store = MemoryStore()
-        limits = [_part_of(limit, self._instances) for limit in call.compiled.limits]
-        figures: Sequence[int] = self._store.run(with_limits(call, limits))
-        return figures
+            self._embedded = MemoryStore()
+        return self._embedded
+
+
+def _with_limits(call: Call, limits: tuple[Limit, ...]) -> Call:
+    """Make the same call with other limits, one in place of each, and without overrides."""
+    return call._replace(compiled=plan_of(call.compiled.policy, limits), keys=tuple(call.state_keys))
+
+
+def _charge(call: Call, index: int, limit: Limit, cost: int) -> Call:
+    """Make the call that charges one limit of another call, by its position, whatever the maximum."""
+    return Call(plan_of(call.compiled.policy, (limit,)), (call.state_keys[index],), Operation.CHARGE, cost)
+
+
+def _opened_at(limit: Limit, at_us: int, reset_us: int) -> int:
+    """Return when a window that ends after so long was opened; other algorithms count from when they were seen."""
+    if limit.algorithm is not Algorithm.FIXED_WINDOW or limit.aligned:
+        return at_us
+    return min(at_us, at_us + reset_us - limit.window_us)
 
 
 @lru_cache(maxsize=1024)
-def _part_of(limit: Limit, instances: int) -> Limit:
+def _part_of(limit: Limit, max_requests: int, instances: int) -> Limit:
     burst = None if limit.burst is None else max(1, limit.burst // instances)
-    return replace(limit, max_requests=max(1, limit.max_requests // instances), burst=burst)
+    return replace(limit, max_requests=max(1, max_requests // instances), burst=burst)

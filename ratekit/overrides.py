@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ratekit import clock, keys, override_flows
+from ratekit import clock, keys, override_flows, refusals
 from ratekit.errors import ConfigurationError
 from ratekit.keys import OverrideKey, parse_override_key
 from ratekit.override_fields import NUMBERS, Numbers, Override, field_name, remarks, ttl_ms
 from ratekit.override_flows import OverridePage, Selection
-from ratekit.stores.commands import drive, prefix_of
+from ratekit.stores.commands import Flow, Result, drive, prefix_of
 
 __all__ = [
     "Numbers",
@@ -59,7 +59,7 @@ def set_rate_limit_override(
     change = override_flows.change(
         target.key, ttl_ms(override_ttl), numbers | texts, sorted(old - numbers.keys() - texts.keys())
     )
-    return drive(store, override_flows.write(target.key, change))
+    return drive(store, _changing(override_flows.write(target.key, change)))
 
 
 def get_rate_limit_override(
@@ -90,8 +90,9 @@ def delete_rate_limit_override(
     """Delete an override, or what it says of one limit. Returns whether there was something to delete."""
     key = _Target(store, endpoint, org_id, project_id, subject, key_suffix, prefix).key
     if limit is None:
-        return drive(store, override_flows.run(("DEL", key)))
-    return drive(store, override_flows.run(override_flows.change(key, 0, {}, [field_name(name, limit) for name in NUMBERS])))
+        return drive(store, _changing(override_flows.run(("DEL", key))))
+    fields = [field_name(name, limit) for name in NUMBERS]
+    return drive(store, _changing(override_flows.run(override_flows.change(key, 0, {}, fields))))
 
 
 def list_rate_limit_overrides(
@@ -124,7 +125,7 @@ def clear_rate_limit_overrides(
     prefix: str | None = None,
 ) -> Any:
     """Delete every override, or those of an endpoint, of an organisation, or of both. Returns how many there were."""
-    return drive(store, override_flows.clear(_selection(store, endpoint, org_id, key_suffix, prefix)))
+    return drive(store, _changing(override_flows.clear(_selection(store, endpoint, org_id, key_suffix, prefix))))
 
 
 class _Target:
@@ -159,6 +160,13 @@ def _selection(store: Any, endpoint: str | None, org_id: Any, key_suffix: str | 
         raise ConfigurationError(f"key_suffix {key_suffix!r} needs an endpoint that it belongs to")
     where = None if endpoint is None else _endpoint(endpoint, key_suffix)
     return Selection(prefix_of(store, prefix), where, None if org_id is None else str(org_id))
+
+
+def _changing(flow: Flow[Result]) -> Flow[Result]:
+    """Let no refusal stand, in this process, that the change may have made wrong."""
+    result = yield from flow
+    refusals.forget_all()
+    return result
 
 
 def _endpoint(endpoint: str, key_suffix: str | None) -> str:

@@ -160,13 +160,13 @@ def encode_keys(policy: Policy | Limit, base_key: str, override_key: str | None,
     return Call(plan, tuple(names), Operation.CHECK, cost, random.random() if plan.is_soft else 0)
 
 
-def with_limits(call: Call, limits: Sequence[Limit]) -> Call:
-    """Make the same call with other limits, one in place of each, and without overrides."""
+@lru_cache(maxsize=1024)
+def plan_of(policy: str, limits: tuple[Limit, ...]) -> Compiled:
+    """Return limits as the script gets them, without overrides."""
     items: list[bytes] = []
     for index, limit in enumerate(limits):
         items += _limit_items(limit, overrides=False, first=index == 0, more=index < len(limits) - 1)
-    plan = _compiled_of(call.compiled.policy, tuple(limits), items, brings=[False] * len(limits))
-    return call._replace(compiled=plan, keys=tuple(call.state_keys))
+    return _compiled_of(policy, limits, items, brings=[False] * len(limits))
 
 
 def merge(calls: Sequence[Call]) -> Call:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from ratekit.breaker import Health
 from ratekit.errors import ConfigurationError
 from ratekit.protocol import Call
 
@@ -26,6 +27,9 @@ class Store(Protocol):
     def run(self, call: Call) -> Sequence[int]:
         """Decide one call: its figures. Raises StoreOutage if it cannot."""
 
+    def health(self) -> Health:
+        """Return what is known of the store."""
+
     def close(self) -> None:
         """Close what the store has opened."""
 
@@ -37,6 +41,9 @@ class AsyncStore(Protocol):
 
     async def run(self, call: Call) -> Sequence[int]:
         """Decide one call: its figures. Raises StoreOutage if it cannot."""
+
+    def health(self) -> Health:
+        """Return what is known of the store."""
 
     async def aclose(self) -> None:
         """Close what the store has opened on the running event loop."""

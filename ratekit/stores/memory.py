@@ -14,7 +14,9 @@ from time import time_ns
 from typing import Any
 
 from ratekit import clock
+from ratekit.breaker import Health
 from ratekit.errors import ConfigurationError
+from ratekit.events import StoreState
 from ratekit.outage import outage_in
 from ratekit.protocol import Call, Compiled, Operation, pack, unpack
 from ratekit.stores import script
@@ -37,6 +39,7 @@ class MemoryStore:
 
     def __init__(self, engine: str | None = None) -> None:
         self._engine = engine
+        self._since = clock.now()
         self._open()
         _stores.add(self)
         _warn_of_workers()
@@ -64,14 +67,17 @@ class MemoryStore:
             return figures
         raise outage_in((figures[0] if isinstance(figures, tuple) else figures).decode())
 
-    def run_many(self, calls: Sequence[Call]) -> list[Sequence[int] | str]:
-        """Decide a batch of calls, one after the other: for each its figures, or an error as a text."""
+    def run_many(self, calls: Sequence[Call], at_us: int = 0) -> list[Sequence[int] | str]:
+        """Decide a batch of calls, one after the other: for each its figures, or an error as a text.
+
+        at_us decides by another time than now.
+        """
         answers: list[Sequence[int] | str] = []
         for start in range(0, len(calls), _MOST_CALLS):
             some = calls[start : start + _MOST_CALLS]
             names, items = pack(some)
             arguments = [item.encode() if isinstance(item, str) else item for item in items]
-            reply = self._run_any(clock.now_us(), len(names), *names, *arguments)
+            reply = self._run_any(at_us or clock.now_us(), len(names), *names, *arguments)
             answers += unpack(some, reply if isinstance(reply, tuple) else (reply,))
         return answers
 
@@ -89,6 +95,13 @@ class MemoryStore:
     def clear(self) -> None:
         """Forget everything."""
         self.execute("FLUSHALL")
+
+    def health(self) -> Health:
+        """Return that it is up: it is this process."""
+        return Health(StoreState.UP, None, self._since)
+
+    def warm(self) -> None:
+        """Nothing has to be opened."""
 
     def __len__(self) -> int:
         """How many keys are held."""

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ratekit.breaker import Breaker, Health, StoreState
+from ratekit.breaker import Breaker, Health
+from ratekit.events import StoreState
 from ratekit.outage import StoreOutage
 from ratekit.protocol import Call
 from ratekit.stores.asking import ClientErrors, Command, Conversation, deciding, errors_of, figures_in, raise_outage

@@ -67,12 +67,12 @@ def test_degraded_admissions_and_override_hits_are_counted(registry):
 
 def test_state_of_a_store_and_lookups_of_rules_are_told(registry):
     events.tell_store_change("redis://host", events.StoreState.DOWN, "timeout")
-    events.tell_store_change("redis://host", events.StoreState.HALF_OPEN)
+    events.tell_store_change("redis://host", events.StoreState.PROBING)
     for hit in (True, True, False):
         events.tell_rule_lookup("rules", hit=hit)
     figures = scraped(registry)
     assert figures["ratekit_store_state", "down", "redis://host"] == 0
-    assert figures["ratekit_store_state", "half_open", "redis://host"] == 1
+    assert figures["ratekit_store_state", "probing", "redis://host"] == 1
     assert figures["ratekit_rule_cache_lookups_total", "rules", "hit"] == 2
     assert figures["ratekit_rule_cache_lookups_total", "rules", "miss"] == 1
 

@@ -1,0 +1,174 @@
+"""What a limiter takes, and what it can be asked: all but the waiting."""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+from ratekit import stores
+from ratekit.absence import Absence
+from ratekit.breaker import Health
+from ratekit.errors import ConfigurationError, RateLimitUnavailable
+from ratekit.events import tell_decision
+from ratekit.keys import DEFAULT_PREFIX, check_prefix
+from ratekit.limits import Limit, Policy
+from ratekit.modes import RateLimitMode
+from ratekit.outage import OnOutage, Outage
+from ratekit.protocol import Call, Operation, decode, encode
+from ratekit.refusals import RefusalCache
+from ratekit.results import RateLimitResult
+
+Answer = TypeVar("Answer")
+
+
+class Operations(ABC, Generic[Answer]):
+    """The operations of a limiter. An answer is a result, or one to be awaited."""
+
+    def __init__(
+        self,
+        store: Any = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        on_outage: str = OnOutage.OPEN,
+        deadline: float = 0.05,
+        instances: int | None = None,
+        refusal_cache: bool = False,
+    ) -> None:
+        self.prefix = check_prefix(prefix)
+        self.deadline = _checked_deadline(deadline)
+        self._absence = Absence(on_outage, instances)
+        self._refusals = RefusalCache() if refusal_cache else None
+        self._learns = refusal_cache or self._absence.local is not None
+        self._store: Any = self._open(stores.default_url() if store is None else store)
+
+    @property
+    def store(self) -> Any:
+        """The store in use."""
+        return self._store
+
+    @property
+    def on_outage(self) -> OnOutage:
+        """What happens when the store cannot tell."""
+        return self._absence.on_outage
+
+    def health(self) -> Health:
+        """Return what is known of the store: its state, why if it is not up, and since when."""
+        health: Health = self._store.health()
+        return health
+
+    def check(
+        self, policy: Policy | Limit, subject: str, *, cost: int = 1, endpoint: str | None = None, overrides: bool = True
+    ) -> Answer:
+        """Decide a request and, if it is admitted, spend its cost from every limit of the policy. A cost of 0 looks."""
+        call = encode(policy, subject, endpoint, self.prefix, Operation.CHECK, cost, overrides)
+        if call.compiled.has_slots:
+            raise _needs_slot(call)
+        return self.decide(call)
+
+    def peek(
+        self, policy: Policy | Limit, subject: str, *, cost: int = 1, endpoint: str | None = None, overrides: bool = True
+    ) -> Answer:
+        """Say what check would answer, and spend nothing."""
+        return self.decide(self._encode(Operation.PEEK, policy, subject, cost, endpoint, overrides))
+
+    def charge(
+        self, policy: Policy | Limit, subject: str, *, cost: int = 1, endpoint: str | None = None, overrides: bool = True
+    ) -> Answer:
+        """Spend a cost whatever the maximum: what a request turned out to cost. Slots are not touched."""
+        return self.decide(self._encode(Operation.CHARGE, policy, subject, cost, endpoint, overrides))
+
+    def refund(
+        self, policy: Policy | Limit, subject: str, *, cost: int = 1, endpoint: str | None = None, overrides: bool = True
+    ) -> Answer:
+        """Give back what was spent, never more than is used. Slots are not touched."""
+        return self.decide(self._encode(Operation.REFUND, policy, subject, cost, endpoint, overrides))
+
+    def reset(self, policy: Policy | Limit, subject: str, *, endpoint: str | None = None) -> Answer:
+        """Forget what a subject has used; its override stays."""
+        return self.decide(self._encode(Operation.RESET, policy, subject, 0, endpoint, overrides=True))
+
+    def acquire(
+        self, policy: Policy | Limit, subject: str, slot: str, *, endpoint: str | None = None, overrides: bool = True
+    ) -> Answer:
+        """Take the slot of that id, and spend 1 from the policy's other limits. The same id again spends nothing more."""
+        return self.decide(self._encode(Operation.ACQUIRE, policy, subject, 1, endpoint, overrides, slot))
+
+    def renew(
+        self, policy: Policy | Limit, subject: str, slot: str, *, endpoint: str | None = None, overrides: bool = True
+    ) -> Answer:
+        """Keep a slot for another window. Refused if it is not held any more."""
+        return self.decide(self._encode(Operation.RENEW, policy, subject, 1, endpoint, overrides, slot))
+
+    def release(
+        self, policy: Policy | Limit, subject: str, slot: str, *, endpoint: str | None = None, overrides: bool = True
+    ) -> Answer:
+        """Free a slot; no matter if it is not held."""
+        return self.decide(self._encode(Operation.RELEASE, policy, subject, 1, endpoint, overrides, slot))
+
+    @staticmethod
+    def new_slot() -> str:
+        """Make an id for a slot."""
+        return os.urandom(16).hex()
+
+    def _encode(
+        self,
+        operation: Operation,
+        policy: Policy | Limit,
+        subject: str,
+        cost: int,
+        endpoint: str | None,
+        overrides: bool,
+        slot: str | None = None,
+    ) -> Call:
+        if slot is not None and not (isinstance(slot, str) and slot.isprintable() and slot):
+            raise ConfigurationError(f"slot {slot!r} is not a text that can be printed")
+        call = encode(policy, subject, endpoint, self.prefix, operation, cost, overrides, slot)
+        if slot is not None and not call.compiled.has_slots:
+            names = ", ".join(limit.name for limit in call.compiled.limits)
+            raise ConfigurationError(f"no limit of {names} is a concurrency limit: use check(), not {operation}()")
+        return call
+
+    @abstractmethod
+    def _open(self, store: Any) -> Any:
+        """Return the store that a URL, a client or a store stands for."""
+
+    @abstractmethod
+    def decide(self, call: Call, mode: RateLimitMode = RateLimitMode.ON) -> Answer:
+        """Let the store decide a call that ratekit.protocol has made. Listeners are told the mode; it changes no answer."""
+
+    def _known(self, call: Call) -> Sequence[int] | None:
+        """Return the figures of a call that needs no store: it is known to be refused still."""
+        return self._refusals.find(call) if self._refusals is not None else None
+
+    def _learn(self, call: Call, figures: Sequence[int]) -> bool:
+        """Take note of the store's answer; whether there is something to settle with it, now that it is there."""
+        if self._refusals is not None:
+            self._refusals.learn(call, figures)
+        local = self._absence.local
+        if local is None:
+            return False
+        local.learn(call, figures)
+        return local.owes
+
+    def _without_store(self, call: Call, outage: Outage, mode: RateLimitMode, started: float) -> RateLimitResult:
+        """Answer a call that the store could not decide."""
+        try:
+            return decode(call, self._absence.answer(call, outage), degraded=outage.reason)
+        except RateLimitUnavailable:
+            if started:
+                tell_decision(call, None, mode, started, self.prefix, outage.reason)
+            raise
+
+
+def _needs_slot(call: Call) -> ConfigurationError:
+    names = ", ".join(limit.name for limit in call.compiled.limits)
+    return ConfigurationError(f"one limit of {names} is a concurrency limit: use slot(), not check()")
+
+
+def _checked_deadline(deadline: float) -> float:
+    if not isinstance(deadline, int | float) or not math.isfinite(deadline) or deadline <= 0:
+        raise ConfigurationError(f"deadline {deadline!r} is not a number of seconds above 0")
+    return float(deadline)

@@ -1,0 +1,104 @@
+"""Refusals that are answered without the store."""
+
+from __future__ import annotations
+
+import pytest
+
+from ratekit import Limit, Policy, RateLimiter
+from ratekit.overrides import set_rate_limit_override
+from ratekit.refusals import MOST_REFUSALS
+
+TWO = Policy("two", Limit(2, 60))
+
+
+@pytest.fixture
+def limiter(redis_server):
+    with RateLimiter(redis_server.url, deadline=5, refusal_cache=True) as limiter:
+        yield limiter
+
+
+@pytest.fixture
+def calls(redis_server):
+    """How often the script has run since the last time."""
+    with redis_server.client() as client:
+
+        def count():
+            number = client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
+            client.config_resetstat()
+            return number
+
+        yield count
+
+
+def exhaust(limiter, policy=TWO, subject="u"):
+    while not (result := limiter.check(policy, subject)).is_over_limit:
+        pass
+    return result
+
+
+def test_flood_of_refused_requests_asks_the_store_once(limiter, calls):
+    exhaust(limiter)
+    calls()
+    assert all(limiter.check(TWO, "u").is_over_limit for _ in range(100))
+    assert calls() == 0
+
+
+def test_refusal_is_asked_for_again_after_a_second(limiter, calls, ratekit_clock):
+    first = exhaust(limiter)
+    calls()
+    ratekit_clock.advance(0.999)
+    aged = limiter.check(TWO, "u")
+    assert calls() == 0
+    assert (first.retry_after, aged.retry_after, aged.reset_after) == (60, 59.001, 59.001)
+    ratekit_clock.advance(0.001)
+    assert limiter.check(TWO, "u").retry_after == 59
+    assert calls() == 1
+
+
+def test_refusal_is_forgotten_when_its_wait_is_over(limiter, ratekit_clock):
+    fast = Policy("fast", Limit(2, 0.5))
+    wait = exhaust(limiter, fast).retry_after
+    ratekit_clock.advance(wait - 0.001)
+    assert limiter.check(fast, "u").is_over_limit
+    ratekit_clock.advance(0.001)
+    assert limiter.check(fast, "u").allowed
+
+
+def test_refusal_is_forgotten_when_an_override_changes(limiter):
+    exhaust(limiter)
+    set_rate_limit_override(limiter, endpoint="two", subject="u", max_requests=5)
+    assert limiter.check(TWO, "u").allowed
+
+
+@pytest.mark.parametrize("operation", ["refund", "reset"])
+def test_refusal_is_forgotten_when_something_is_given_back(limiter, operation):
+    exhaust(limiter)
+    getattr(limiter, operation)(TWO, "u")
+    assert limiter.check(TWO, "u").allowed
+
+
+def test_refusal_is_nobody_elses(limiter):
+    exhaust(limiter)
+    assert limiter.check(TWO, "other").allowed
+    assert limiter.check(TWO, "u", endpoint="elsewhere").allowed
+    assert limiter.check(TWO, "u", cost=0).allowed
+    assert limiter.check(Policy("two", Limit(3, 60)), "u").allowed
+    assert limiter.peek(TWO, "u").retry_after
+
+
+def test_refusal_by_chance_is_drawn_anew(limiter, calls):
+    soft = Policy("soft", Limit(10, 60, soft=0.01))
+    limiter.charge(soft, "u", cost=9)
+    refused = sum(limiter.check(soft, "u").is_over_limit for _ in range(20))
+    assert refused > 10
+    assert calls() == 21
+
+
+def test_refusals_are_bounded(limiter):
+    limit = Policy("none", Limit(1, 60))
+    cache = limiter._refusals
+    for number in range(30):
+        cache._most = 10
+        exhaust(limiter, limit, f"u{number}")
+    assert len(cache) <= 10
+    assert MOST_REFUSALS == 10_000
