@@ -25,6 +25,11 @@ class Server:
     socket_url: str
     process: subprocess.Popen[bytes]
 
+    @property
+    def port(self) -> int:
+        """The port of its URL."""
+        return int(self.url.rpartition(":")[2])
+
     def client(self, **options):
         import redis
 
@@ -37,19 +42,28 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def start_server(executable: str, *options: str) -> Server:
-    """Start a server on a free port of the loopback, and wait until it answers."""
+def start_server(
+    executable: str,
+    *options: str,
+    port: int = 0,
+    configuration: str = "",
+    environment: dict[str, str] | None = None,
+) -> Server:
+    """Start a server on a port of the loopback, by default a free one, and wait until it answers."""
     import redis
 
     folder = tempfile.mkdtemp(prefix="ratekit-")
-    port = free_port()
+    port = port or free_port()
     path = f"{folder}/socket"
+    file = Path(folder, "server.conf")
+    file.write_text(configuration)
     command = [
-        executable,
+        *(executable, str(file)),
         *("--port", str(port), "--bind", "127.0.0.1", "--unixsocket", path, "--dir", folder),
         *("--save", "", "--appendonly", "no", *options),
     ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    variables = os.environ | (environment or {})
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=variables)
     server = Server(executable, f"redis://127.0.0.1:{port}", f"unix://{path}", process)
     deadline = time.monotonic() + 10
     while True:
