@@ -79,11 +79,11 @@ class LocalFallback:
         return [debt for call in owing.values() for debt in self._debts_of(call)]
 
     def _debts_of(self, call: Call) -> list[Call]:
-        owed = self._owed(call, Operation.PEEK)
+        owed = self._owed(call, Operation.PEEK)._replace(cost=0)
         (figures,) = self._store().run_many([owed])
-        self._store().run_many([owed._replace(operation=Operation.RESET)])
+        self._store().run_many([owed._replace(operation=Operation.RESET, cost=0)])
         limits = call.compiled.limits
-        used = [0] * len(limits) if isinstance(figures, str) else figures[2::FIGURES]
+        used = [0 if isinstance(figures, str) else _used(figures, index) for index in range(len(limits))]
         return [_charge(call, index, limits[index], cost) for index, cost in enumerate(used) if cost > 0]
 
     def _owe(self, store: Any, call: Call) -> None:
@@ -112,9 +112,9 @@ class LocalFallback:
     def _follow(self, store: Any, call: Call, local: Call, seen: Seen) -> None:
         """Put the local state where the store's was: the same part of it used, rounded up, for as long."""
         seen.is_followed = True
-        store.run_many([local._replace(operation=Operation.RESET, slot=None)])
+        store.run_many([local._replace(operation=Operation.RESET, cost=0, slot=None)])
         for index, limit in enumerate(local.compiled.limits):
-            _, _, used, _, _, reset_us = seen.of(index)
+            used, reset_us = _used(seen.figures, index), seen.figures[index * FIGURES + 5]
             if used > 0:
                 charge = _charge(local, index, limit, -(-used // self._instances))
                 store.run_many([charge], at_us=_opened_at(limit, seen.at_us, reset_us))
@@ -135,6 +135,12 @@ def _with_limits(call: Call, limits: tuple[Limit, ...]) -> Call:
 def _charge(call: Call, index: int, limit: Limit, cost: int) -> Call:
     """Make the call that charges one limit of another call, by its position, whatever the maximum."""
     return Call(plan_of(call.compiled.policy, (limit,)), (call.state_keys[index],), Operation.CHARGE, cost)
+
+
+def _used(figures: Sequence[int], index: int) -> int:
+    """Return what is used of a limit, rounded up: what is left is rounded down, as is what is used."""
+    _, most, used, remaining, *_ = figures[index * FIGURES : (index + 1) * FIGURES]
+    return max(used, most - remaining)
 
 
 def _opened_at(limit: Limit, at_us: int, reset_us: int) -> int:
