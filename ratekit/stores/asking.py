@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from ratekit import clock
 from ratekit.errors import ConfigurationError
 from ratekit.outage import Outage, StoreOutage, classify_error, outage_in
-from ratekit.protocol import Call, pack, pack_one, unpack
+from ratekit.protocol import Call, pack, pack_one, plan_of, unpack
 from ratekit.stores import script
 from ratekit.stores.locations import Address
 
@@ -88,27 +88,57 @@ Conversation = Generator[Ask, Sequence[Any], list[Sequence[int] | str]]
 
 
 def deciding(calls: Sequence[Call], errors: ClientErrors, routes: Routes | None = None) -> Conversation:
-    """Let a server decide calls that share a slot: by the script's name, by its text if the server has forgotten it, and
-    where a Cluster says that the slot is now. Nothing is said again that may have been done.
-    """
+    """Let a server decide calls that share a slot. Nothing is said again that may have been done."""
+    reply = yield from _evaluating(calls, errors, routes)
+    if isinstance(reply, Exception):
+        return (yield from _deciding_apart(calls, errors, routes))
+    return unpack(calls, reply)
+
+
+def _evaluating(calls: Sequence[Call], errors: ClientErrors, routes: Routes | None) -> Generator[Ask, Sequence[Any], Any]:
+    """Run the script: by its name, and by its text if the server has forgotten it."""
     arguments = _arguments_of(calls)
-    command: Command = ("EVALSHA", script.digest(), *arguments)
+    reply = yield from _redirected(("EVALSHA", script.digest(), *arguments), calls, errors, routes)
+    if isinstance(reply, Exception) and _word_of(reply) == "NOSCRIPT":
+        reply = yield from _redirected(("EVAL", script.read("ratekit"), *arguments), calls, errors, routes)
+    return reply
+
+
+def _redirected(
+    command: Command, calls: Sequence[Call], errors: ClientErrors, routes: Routes | None
+) -> Generator[Ask, Sequence[Any], Any]:
+    """Ask where a Cluster says that the slot is now. Returns the reply, or the error that another way may help against."""
     address = None if routes is None else routes.address_of(calls)
     before: tuple[Command, ...] = ()
     for _ in range(_MOST_TURNS):
         reply = (yield Ask(address, (*before, command)))[-1]
-        if not isinstance(reply, Exception):
-            return unpack(calls, reply)
-        word = _word_of(reply)
-        if word == "NOSCRIPT":
-            command = ("EVAL", script.read("ratekit"), *arguments)
-        elif routes is None or word not in ("MOVED", "ASK", "TRYAGAIN"):
+        word = _word_of(reply) if isinstance(reply, Exception) else ""
+        if not word or word == "NOSCRIPT" or (word == "TRYAGAIN" and routes is not None):
+            return reply
+        if routes is None or word not in ("MOVED", "ASK"):
             raise_outage(reply, errors)
-        elif word != "TRYAGAIN":
-            address, before = _redirected(reply), (("ASKING",),) if word == "ASK" else ()
-            if word == "MOVED":
-                routes.moved(calls, address)
-    raise StoreOutage(Outage("tryagain", "the slot is being moved"))
+        address, before = _address_in(reply), (("ASKING",),) if word == "ASK" else ()
+        if word == "MOVED":
+            routes.moved(calls, address)
+    raise StoreOutage(Outage("moved", f"the slot was not found in {_MOST_TURNS} places"))
+
+
+def _deciding_apart(calls: Sequence[Call], errors: ClientErrors, routes: Routes | None) -> Conversation:
+    """Decide calls one by one while their slot moves to another server.
+
+    Then no server decides by two keys of which one is not there, which is what an override's usually is: a call whose
+    override does not exist is decided without it.
+    """
+    answers: list[Sequence[int] | str] = []
+    for call in calls:
+        override = call.keys[0] if call.compiled.overrides else None
+        exists = override is None or (yield from _redirected(("EXISTS", override), calls, errors, routes))
+        reply = yield from _evaluating([call if exists else _without_overrides(call)], errors, routes)
+        if isinstance(reply, Exception):
+            answers.append("TRYAGAIN the slot is being moved, and the keys of this call are not in one place")
+        else:
+            answers += unpack([call], reply)
+    return answers
 
 
 def figures_in(answer: Sequence[int] | str) -> Sequence[int]:
@@ -118,12 +148,16 @@ def figures_in(answer: Sequence[int] | str) -> Sequence[int]:
     return answer
 
 
+def _without_overrides(call: Call) -> Call:
+    return call._replace(compiled=plan_of(call.compiled.policy, call.compiled.limits), keys=tuple(call.state_keys))
+
+
 def _word_of(error: Exception) -> str:
     """Return the first word of a server's error. Client libraries cut it off and raise a class instead."""
     return _WORDS.get(type(error).__name__) or str(error).partition(" ")[0]
 
 
-def _redirected(error: Exception) -> Address:
+def _address_in(error: Exception) -> Address:
     """Return where "MOVED <slot> <host>:<port>", or the same without its first word, points to."""
     host, _, port = str(error).rpartition(" ")[2].rpartition(":")
     return host, int(port)
