@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from ratekit import clock
 from ratekit.errors import ConfigurationError
@@ -59,7 +59,7 @@ def outage_of(error: Exception, errors: ClientErrors) -> Outage | None:
     return Outage("connection", f"{type(error).__name__}: {error}")
 
 
-def raise_outage(error: Exception, errors: ClientErrors) -> None:
+def raise_outage(error: Exception, errors: ClientErrors) -> NoReturn:
     """Raise the outage that an exception of the client means, or the exception if it is a bug."""
     outage = outage_of(error, errors)
     if outage is None:

@@ -182,7 +182,6 @@ class ClientStore:
             return [self._reply(command) for command in commands]
         except (self._errors.every, OSError) as error:
             raise_outage(error, self._errors)
-            raise
 
     def _reply(self, command: Command) -> Any:
         try:
