@@ -15,6 +15,7 @@ from ratekit import clock
 from ratekit.errors import ConfigurationError
 from ratekit.outage import Outage, StoreOutage, classify_error, outage_in
 from ratekit.protocol import Call, pack, pack_one, plan_of, unpack
+from ratekit.results import FIGURES
 from ratekit.stores import script
 from ratekit.stores.locations import Address
 
@@ -92,7 +93,7 @@ def deciding(calls: Sequence[Call], errors: ClientErrors, routes: Routes | None 
     reply = yield from _evaluating(calls, errors, routes)
     if isinstance(reply, Exception):
         return (yield from _deciding_apart(calls, errors, routes))
-    return unpack(calls, reply)
+    return _unpacked(calls, reply)
 
 
 def _evaluating(calls: Sequence[Call], errors: ClientErrors, routes: Routes | None) -> Generator[Ask, Sequence[Any], Any]:
@@ -137,7 +138,19 @@ def _deciding_apart(calls: Sequence[Call], errors: ClientErrors, routes: Routes 
         if isinstance(reply, Exception):
             answers.append("TRYAGAIN the slot is being moved, and the keys of this call are not in one place")
         else:
-            answers += unpack([call], reply)
+            answers += _unpacked([call], reply)
+    return answers
+
+
+def _unpacked(calls: Sequence[Call], reply: Any) -> list[Sequence[int] | str]:
+    """Take a reply apart. What is none of the script's was said by somebody else, in between."""
+    try:
+        answers = unpack(calls, reply)
+    except (TypeError, IndexError) as error:
+        raise StoreOutage(Outage("protocol", f"the reply {str(reply)[:100]!r} is none of the script's")) from error
+    for call, answer in zip(calls, answers, strict=True):
+        if not isinstance(answer, str) and len(answer) != FIGURES * len(call.compiled.limits):
+            raise StoreOutage(Outage("protocol", f"the reply has {len(answer)} figures for {call.compiled.policy!r}"))
     return answers
 
 

@@ -40,6 +40,7 @@ class Pool:
             self._turns.put(None)
         self._parked: list[float] = []
         self._opened = 0
+        self._counting = threading.Lock()
         self._closed = threading.Event()  # for those who use or probe what was open until then
 
     def ask(self, commands: Sequence[Command]) -> list[Any]:
@@ -143,11 +144,13 @@ class Pool:
             if outage is not None:
                 connection.disconnect()
                 raise StoreOutage(outage) from error
-        self._opened += 1
+        with self._counting:
+            self._opened += 1
         return connection
 
     def _drop(self, connection: Any) -> None:
-        self._opened -= 1
+        with self._counting:
+            self._opened -= 1
         connection.disconnect()
 
     def _failure(self, outage: Outage) -> StoreOutage:

@@ -47,9 +47,11 @@ class RedisStore:
         self._errors = errors_of(driver.connection())
 
     @classmethod
-    def from_url(cls, url: str, deadline: float) -> RedisStore:
-        """Make a store of a URL. Nothing is opened yet."""
-        return cls(Driver(parse(url), deadline, asynchronous=False))
+    def from_url(cls, url: str, deadline: float, most: int | None = None) -> RedisStore:
+        """Make a store of a URL, with at most so many connections. Nothing is opened yet."""
+        driver = Driver(parse(url), deadline, asynchronous=False)
+        driver.max_connections = most or driver.max_connections
+        return cls(driver)
 
     @property
     def location(self) -> Location:

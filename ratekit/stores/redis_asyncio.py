@@ -61,8 +61,7 @@ class AsyncRedisStore:
                 slots=slots,
             )
 
-        one = f"{url}{'&' if '?' in url else '?'}max_connections=1"
-        store = cls(make, driver.max_connections, lambda: RedisStore.from_url(one, deadline))
+        store = cls(make, driver.max_connections, lambda: RedisStore.from_url(url, deadline, most=1))
         store.location = location
         return store
 
@@ -122,6 +121,8 @@ class AsyncRedisStore:
         entry = self._hubs.get(asyncio.get_running_loop())
         if entry is not None:
             await entry[1].aclose()
+        if self._shared is not None:
+            self._shared.close()
 
     async def _hub(self, loop: Loop, *, bounded: bool = True) -> Any:
         """Return the hub of an event loop, made on first use; None if there are as many as there may be connections."""

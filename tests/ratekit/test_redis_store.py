@@ -151,6 +151,27 @@ def test_loops_in_several_threads_do_not_share_a_client(redis_server):
     assert sorted(admitted) == [False] * 10 + [True] * 30
 
 
+def test_event_loops_of_a_process_share_four_connections(redis_server):
+    """Loops beyond the third wait in threads for a connection that they share."""
+    limiter, most, barrier = AsyncRateLimiter(redis_server.url, deadline=5), 0, threading.Barrier(8)
+
+    async def some():
+        barrier.wait(timeout=20)
+        for _ in range(20):
+            assert (await limiter.check(Policy("p", Limit(10**6, 600)), "u")).degraded is None
+
+    threads = [threading.Thread(target=lambda: asyncio.run(some())) for _ in range(8)]
+    with redis_server.client() as client:
+        before = connections(client)
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            most = max(most, connections(client) - before)
+    assert 1 <= most <= 4
+    assert asyncio.run(limiter.peek(Policy("p", Limit(10**6, 600)), "u")).request_count == 160
+    asyncio.run(limiter.aclose())
+
+
 def test_loop_that_was_closed_without_a_farewell_is_forgotten(redis_server):
     limiter = AsyncRateLimiter(redis_server.url, deadline=5)
     for expected in (1, 2, 3):
