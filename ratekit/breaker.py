@@ -10,7 +10,7 @@ from ratekit.events import StoreState, tell_store_change
 from ratekit.outage import Outage, StoreOutage
 
 MOST_FAILURES = 3  # in a row, before the store is left alone
-FIRST_PROBE, LONGEST_PROBE = 0.1, 0.8  # seconds between two looks at a store that is down
+FIRST_PROBE, LONGEST_PROBE = 0.1, 0.4  # seconds between two looks at a store that is down
 _log = logging.getLogger("ratekit.store")
 
 

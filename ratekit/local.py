@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -42,6 +43,7 @@ class LocalFallback:
         self._instances = instances
         self._most = most
         self._embedded: Any = None
+        self._lock = threading.RLock()  # what is read here and what is written go together
         self._seen: dict[tuple[bytes, ...], Seen] = {}
         self._owing: dict[tuple[bytes, ...], Call] = {}
 
@@ -60,6 +62,10 @@ class LocalFallback:
 
     def run(self, call: Call) -> Sequence[int]:
         """Decide one call by this process's share; no figures if there is no room for another subject: it passes."""
+        with self._lock:
+            return self._run(call)
+
+    def _run(self, call: Call) -> Sequence[int]:
         store, seen = self._store(), self._seen.get(call.keys)
         if seen is not None and any(seen.of(index)[1] == 0 for index in range(len(call.compiled.limits))):
             return _BLOCKED * len(call.compiled.limits)
@@ -75,8 +81,9 @@ class LocalFallback:
 
     def debts(self) -> list[Call]:
         """Return the charges that tell the store what was admitted here and still matters; each is returned once."""
-        owing, self._owing = self._owing, {}
-        return [debt for call in owing.values() for debt in self._debts_of(call)]
+        with self._lock:
+            owing, self._owing = self._owing, {}
+            return [debt for call in owing.values() for debt in self._debts_of(call)]
 
     def _debts_of(self, call: Call) -> list[Call]:
         owed = self._owed(call, Operation.PEEK)._replace(cost=0)

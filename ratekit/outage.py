@@ -56,10 +56,12 @@ class StoreOutage(Exception):
 
 # Client libraries cut the word off and raise a class instead.
 _CLASSES = {
+    "AskError": "ASK",
     "AuthenticationError": "NOAUTH",
     "BusyLoadingError": "LOADING",
     "ClusterDownError": "CLUSTERDOWN",
     "MasterDownError": "MASTERDOWN",
+    "MovedError": "MOVED",
     "NoPermissionError": "NOPERM",
     "OutOfMemoryError": "OOM",
     "ReadOnlyError": "READONLY",

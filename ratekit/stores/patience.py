@@ -1,8 +1,8 @@
 """Deadlines that do not hold a late event loop against the store.
 
 Time is looked at in steps of a tenth of the deadline. A step that comes late, since something blocked the loop or the
-process got no processor, counts as two at most: the answer may have been there all the while, and it is read before the
-next step.
+process got no processor, counts as one all the same: the answer may have been there all the while, and it is read before
+the next step.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Watch:
         if not self._is_on:
             return
         now = self._loop.time()
-        self._left -= min(now - self._since, 2 * self._step)
+        self._left -= min(now - self._since, self._step)
         self._since = now
         if self._left <= 0:
             self._is_on = False
