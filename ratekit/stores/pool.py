@@ -16,6 +16,8 @@ from ratekit.stores.asking import ClientErrors, Command, errors_of, outage_of
 
 _QUEUE_SECONDS = 5.0  # how long a call waits for one of our own connections: that is no fault of the store
 _FRESH_SECONDS = 0.001  # a connection that was used so lately is not looked at before it is used again
+_MOST_TURNS = 5  # for a reply
+_LATE = 0.1  # of the deadline
 _PARKED_SECONDS = 1.0  # how long fewer connections are used after the server had none left to give
 GREETING: Command = ("PING",)
 
@@ -103,11 +105,18 @@ class Pool:
             self.breaker.succeeded()
         return replies
 
-    def _reply(self, connection: Any) -> Any:
+    def _reply(self, connection: Any, turns: int = _MOST_TURNS) -> Any:
+        """Return the next reply. A time-out that itself comes late, as processors are short, is no fault of the store."""
+        started = time.monotonic()
         try:
-            return connection.read_response(disable_decoding=True)
+            return connection.read_response(disable_decoding=True, disconnect_on_error=False)
         except self._errors.response as error:
             return error
+        except self._errors.timeout:
+            late = time.monotonic() - started - connection.socket_timeout
+            if late < _LATE * connection.socket_timeout or turns == 1:
+                raise
+        return self._reply(connection, turns - 1)
 
     def _connected(self) -> Any:
         """Return a connection that is open as far as can be told: what was closed while it was idle costs nobody a call."""
@@ -138,7 +147,9 @@ class Pool:
         try:
             connection.connect()
             connection.send_packed_command(packed(connection, [GREETING]), check_health=False)
-            connection.read_response(disable_decoding=True)
+            greeting = self._reply(connection)
+            if isinstance(greeting, Exception):
+                raise greeting
         except (self._errors.every, OSError) as error:
             outage = greeting_outage(error, self._errors)
             if outage is not None:
