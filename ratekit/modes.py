@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from ratekit.errors import ConfigurationError
@@ -50,9 +51,11 @@ def _environment(name: str) -> Callable[[], bytes | str | None]:
     """
     stored: Any = getattr(os.environ, "_data", None)
     if not isinstance(stored, dict) or os.name != "posix":
-        return lambda: os.environ.get(name)
-    key = os.fsencode(name)
-    return lambda: stored.get(key)
+        return partial(os.environ.get, name)
+    return partial(stored.get, os.fsencode(name))
+
+
+_mode_variable, _file_variable = _environment(MODE_VARIABLE), _environment(FILE_VARIABLE)
 
 
 class _Source:
@@ -93,13 +96,12 @@ class _ModeFile:
     """
 
     def __init__(self) -> None:
-        self._path = _environment(FILE_VARIABLE)
         self._seen: tuple[object, ...] = ()
         self._text: str | None = None
         self._seen_at = 0.0
 
     def __call__(self) -> str | None:
-        path = self._path()
+        path = _file_variable()
         if not path:
             return None
         try:
@@ -119,11 +121,14 @@ class _ModeFile:
             self._seen, self._text = seen, text or self._text
 
 
-def _default_sources() -> list[_Source]:
-    return [_Source(MODE_VARIABLE, _environment(MODE_VARIABLE)), _Source(FILE_VARIABLE, _ModeFile())]
+def _default_sources() -> tuple[_Source, ...]:
+    return (_Source(MODE_VARIABLE, _mode_variable), _Source(FILE_VARIABLE, _ModeFile()))
 
 
 _sources = _default_sources()
+_OWN_SOURCES = len(_sources)
+# The mode while only RATE_LIMIT_MODE has a say, with what it was found by: the sources, and the variable's value.
+_last: tuple[tuple[_Source, ...] | None, Any, RateLimitMode] = (None, None, RateLimitMode.ON)
 
 
 def get_rate_limit_mode() -> RateLimitMode:
@@ -132,12 +137,18 @@ def get_rate_limit_mode() -> RateLimitMode:
     Unset is on. A value that makes no sense is a ConfigurationError the first time that a source is read; later the last
     good one stays, and one error is logged.
     """
-    mode = RateLimitMode.ON
-    for source in _sources:
-        said = source.mode()
-        if said is not RateLimitMode.ON:
-            mode = weakest(mode, said)
-    return mode
+    sources, raw, mode = _last
+    if sources is _sources and raw is _mode_variable() and not _file_variable():
+        return mode
+    return _ask(_sources)
+
+
+def _ask(sources: tuple[_Source, ...]) -> RateLimitMode:
+    global _last
+    raw, mode = _mode_variable(), sources[0].mode()
+    if len(sources) == _OWN_SOURCES:
+        _last = (sources, raw, mode)
+    return weakest(mode, *(source.mode() for source in sources[1:]))
 
 
 def mode_sources() -> tuple[tuple[str, RateLimitMode], ...]:
@@ -150,11 +161,18 @@ def add_mode_source(read: Callable[[], str | None], name: str = "mode source") -
 
     Returns a function that takes the source away again.
     """
+    global _sources
     source = _Source(name, read)
-    _sources.append(source)
-    return lambda: _sources.remove(source) if source in _sources else None
+    _sources = (*_sources, source)
+    return partial(_remove, source)
+
+
+def _remove(source: _Source) -> None:
+    global _sources
+    _sources = tuple(other for other in _sources if other is not source)
 
 
 def reset_mode_sources() -> None:
     """Forget every added source and every remembered value. For tests."""
-    _sources[:] = _default_sources()
+    global _sources
+    _sources = _default_sources()

@@ -85,3 +85,17 @@ def test_unknown_mode_while_running_leaves_the_last_one_and_is_logged_once(monke
 def test_as_mode_refuses_what_is_no_mode(value):
     with pytest.raises(ConfigurationError, match="mode"):
         as_mode(value)
+
+
+def test_mode_that_is_remembered_gives_way_to_every_source(monkeypatch, tmp_path):
+    assert [get_rate_limit_mode(), get_rate_limit_mode()] == ["on", "on"]
+    remove = add_mode_source(lambda: "monitor")
+    assert get_rate_limit_mode() == "monitor"
+    remove()
+    assert get_rate_limit_mode() == "on"
+    path = tmp_path / "mode"
+    path.write_text("off")
+    monkeypatch.setenv("RATE_LIMIT_MODE_FILE", str(path))
+    assert get_rate_limit_mode() == "off"
+    monkeypatch.delenv("RATE_LIMIT_MODE_FILE")
+    assert get_rate_limit_mode() == "on"
