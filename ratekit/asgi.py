@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from functools import partial
 from typing import Any
 
 from ratekit import fleet
 from ratekit.errors import RatekitError
-from ratekit.front import Answers, Check, Refusal, is_refused, refusal_of
+from ratekit.front import Answers, Check, RawLine, Refusal, is_refused, refusal_of
 from ratekit.guard import Guard
 from ratekit.limiter import AsyncRateLimiter
 from ratekit.modes import RateLimitMode
 from ratekit.outage import OnOutage
-from ratekit.requests import AsgiRequest
+from ratekit.requests import AsgiRequest, asgi_path, asgi_peer
 from ratekit.results import RateLimitResult
+from ratekit.rules import Rule
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -24,6 +25,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Release = Callable[[], Awaitable[Any]]
 
 RESULTS = "ratekit.results"  # in the scope: what every front has decided about the request so far
+_LIMITED = ("http", "websocket")
+_STARTS = ("http.response.start", "websocket.http.response.start")
 
 
 class RateLimitMiddleware:
@@ -44,51 +47,57 @@ class RateLimitMiddleware:
         **options: Any,
     ) -> None:
         self.app = app
-        self.guard = Guard(**options)
         self.limiter = limiter or AsyncRateLimiter(store, on_outage=on_outage)
         if fleet_mode:
             fleet.follow(limiter if limiter is not None else store)
+        self.guard = Guard(prefix=self.limiter.prefix, **options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        mode = self.guard.mode() if scope["type"] in ("http", "websocket") else RateLimitMode.OFF
-        rule = None
-        if mode is not RateLimitMode.OFF:
-            request = AsgiRequest(scope, self.guard.proxies)
-            rule = self.guard.rule(request)
+        guard, rule = self.guard, None
+        if scope["type"] in _LIMITED and (mode := guard.mode()) is not RateLimitMode.OFF:
+            rule = guard.rule(scope.get("method", "GET"), asgi_path(scope))
         if rule is None:
             await self.app(scope, receive, send)
             return
         held: list[Release] = []
         try:
-            try:
-                if scope["type"] == "http" and self.guard.by.looks_into_body(request):
-                    request.body, receive = await read_body(receive, self.guard.by.most_body)
-                    self.guard.check_body(request)
-                refusal = await self._decide(scope, self.guard.checks(request, rule), mode, held)
-            except RatekitError as error:
-                refusal = refusal_of(error, mode)
-            if refusal is not None:
-                await send_refusal(refusal, scope, receive, send)
+            refusal, receive = await self._decide(scope, receive, rule, mode, held)
+            if refusal is None:
+                await self.app(scope, receive, with_headers(send, scope, guard.answers))
             else:
-                await self.app(scope, receive, with_headers(send, scope, self.guard.answers))
+                await send_refusal(refusal, scope, receive, send)
         finally:
             for release in held:
                 await release()
 
     async def _decide(
-        self, scope: Scope, checks: Sequence[Check], mode: RateLimitMode, held: list[Release]
-    ) -> Refusal | None:
-        results: list[RateLimitResult] = scope.setdefault(RESULTS, [])
-        for check in checks:
-            if check.policy.has_slots:
-                result = await hold_slot(self.limiter, check, mode, held)
-            else:
-                result = await self.limiter.decide(check.call(self.limiter.prefix), mode)
-            results.append(result)
-            if not result.allowed and is_refused(mode, check.endpoint, result):
-                return self.guard.answers.refusal(results)
-        return None
+        self, scope: Scope, receive: Receive, rule: Rule, mode: RateLimitMode, held: list[Release]
+    ) -> tuple[Refusal | None, Receive]:
+        """Return the refusal if there is one, and a receive that still has the body."""
+        guard, limiter = self.guard, self.limiter
+        try:
+            checks = guard.known_checks(rule, asgi_peer(scope))
+            if checks is None:
+                request = AsgiRequest(scope, guard.proxies)
+                if scope["type"] == "http" and guard.by.looks_into_body(request):
+                    request.body, receive = await read_body(receive, guard.by.most_body)
+                    guard.check_body(request)
+                checks = guard.checks(request, rule)
+            results: list[RateLimitResult] = scope.setdefault(RESULTS, [])
+            for check, call in checks:
+                if check.policy.has_slots:
+                    result = await hold_slot(limiter, check, mode, held)
+                elif limiter.decides_at_once:
+                    result = limiter.decide_now(call, mode)
+                else:
+                    result = await limiter.decide(call, mode)
+                results.append(result)
+                if not result.allowed and is_refused(mode, check.endpoint, result):
+                    return guard.answers.refusal(results), receive
+        except RatekitError as error:
+            return refusal_of(error, mode), receive
+        return None, receive
 
 
 async def hold_slot(limiter: AsyncRateLimiter, check: Check, mode: RateLimitMode, held: list[Release]) -> RateLimitResult:
@@ -104,27 +113,20 @@ async def hold_slot(limiter: AsyncRateLimiter, check: Check, mode: RateLimitMode
 def with_headers(send: Send, scope: Scope, answers: Answers) -> Send:
     """Return a send that writes the headers of what was decided about the request, once, where the response starts."""
 
-    async def send_with_headers(message: Message) -> None:
-        if message["type"] in ("http.response.start", "websocket.http.response.start"):
-            lines = answers.lines(scope.get(RESULTS, ()), refused=message["status"] == 429)
-            if lines:
-                message = {**message, "headers": merged(message.get("headers", ()), lines)}
-        await send(message)
+    def send_with_headers(message: Message) -> Awaitable[None]:
+        if message["type"] in _STARTS:
+            added = answers.raw_lines(scope.get(RESULTS, ()), refused=message["status"] == 429)
+            if added:
+                message = {**message, "headers": merged(message.get("headers", ()), added)}
+        return send(message)
 
     return send_with_headers
 
 
-def merged(existing: Any, lines: dict[str, str]) -> list[tuple[bytes, bytes]]:
+def merged(existing: Iterable[RawLine], added: list[RawLine]) -> list[RawLine]:
     """Put header lines in, in place of those of the same names."""
-    added = [(encoded_name(name), value.encode("latin-1")) for name, value in lines.items()]
-    names = [name for name, _ in added]
+    names = dict(added)
     return [line for line in existing if line[0].lower() not in names] + added
-
-
-@lru_cache(maxsize=64)
-def encoded_name(name: str) -> bytes:
-    """Return the name of a header as ASGI wants it."""
-    return name.lower().encode()
 
 
 async def read_body(receive: Receive, most: int) -> tuple[bytes | None, Receive]:

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from ratekit import headers
@@ -17,11 +18,12 @@ from ratekit.results import RateLimitResult
 from ratekit.tracing import tag_over_limit
 
 _log = logging.getLogger("ratekit.front")
+RawLine = tuple[bytes, bytes]
 BodyFunction = Callable[[RateLimitResult], Any]
 
 
 class Check(NamedTuple):
-    """One thing to decide about a request: who spends how much of what."""
+    """One thing to decide about a request: who spends how much of what, and the call that asks for it."""
 
     policy: Policy
     endpoint: str
@@ -50,6 +52,11 @@ def current_mode(own: RateLimitMode | None = None) -> RateLimitMode:
     return mode if own is None else weakest(mode, own)
 
 
+def mode_reader(own: RateLimitMode | None) -> Callable[[], RateLimitMode]:
+    """Return what tells the mode of a limiter, each time it is asked."""
+    return get_rate_limit_mode if own is None else partial(current_mode, own)
+
+
 def is_refused(mode: RateLimitMode, endpoint: str, result: RateLimitResult) -> bool:
     """Whether a result refuses its request in a mode. Marks the trace where monitoring lets it pass."""
     if result.allowed or mode is RateLimitMode.OFF:
@@ -67,20 +74,30 @@ class Answers:
         if not isinstance(styles, Iterable):
             raise ConfigurationError(f"headers {styles!r} is neither the name of a style nor several")
         given = [styles] if isinstance(styles, str) else list(styles)
-        self.styles: Sequence[str] = tuple(headers.check_style(style) for style in given)
+        self._style = headers.combined([headers.check_style(style) for style in given])
+        self._values = self._style.values
+        self._raw_names = tuple(name.lower().encode() for name in self._style.names)
         if body is not None and not callable(body):
             raise ConfigurationError(f"body {body!r} is not a callable of the result")
         self._body = body
 
     def lines(self, results: Sequence[RateLimitResult], *, refused: bool) -> dict[str, str]:
         """Return the headers of an answer. Retry-After stands on a refusal only, not where monitoring let it pass."""
-        if len(results) == len(self.styles) == 1:
-            lines = headers.render(results[0], self.styles[0])
-        else:
-            lines = headers.render_many(results, self.styles)
-        if not refused:
-            lines.pop("Retry-After", None)
-        return lines
+        result = headers.told(results)
+        if result is None:
+            return {}
+        lines = dict(zip(self._style.names, map(str, self._style.values(result)), strict=True))
+        return lines | headers.retry_after(result) if refused and lines else lines
+
+    def raw_lines(self, results: Sequence[RateLimitResult], *, refused: bool) -> list[RawLine]:
+        """Return the same as ASGI wants it."""
+        if refused:
+            return [(name.lower().encode(), value.encode()) for name, value in self.lines(results, refused=True).items()]
+        result = headers.told(results)
+        if result is None:
+            return []
+        values = map(str.encode, map(str, self._values(result)))
+        return list(zip(self._raw_names, values, strict=True))
 
     def refusal(self, results: Sequence[RateLimitResult]) -> Refusal:
         """Return the 429 for results of which at least one refuses."""

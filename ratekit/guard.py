@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ratekit.addresses import X_FORWARDED_FOR, TrustedProxies
 from ratekit.errors import UnusableRequestError
-from ratekit.front import Answers, BodyFunction, Check, checked_cost, checked_mode, cost_of, current_mode
+from ratekit.front import Answers, BodyFunction, Check, checked_cost, checked_mode, cost_of, mode_reader
 from ratekit.headers import DEFAULT_STYLE
-from ratekit.identity import KeyFunction, as_key_function, body_too_long
+from ratekit.identity import KeyFunction, as_key_function, body_too_long, client_ip
+from ratekit.keys import DEFAULT_PREFIX
 from ratekit.limits import Policy
 from ratekit.modes import RateLimitMode
+from ratekit.protocol import Call
 from ratekit.requests import FrontRequest
 from ratekit.rules import Rule, RuleLimits, Rules, as_rule_policy
 
 ADDRESS_ENDPOINT = "address"
+Asked = tuple[Check, Call]  # the call is the one that decides the check, unless it takes a slot
+_MOST_KNOWN = 16384
 _log = logging.getLogger("ratekit.guard")
 
 
@@ -48,35 +52,48 @@ class Guard:
         trusted_hops: int | Iterable[str] | str | None = None,
         trusted_header: str = X_FORWARDED_FOR,
         address_limit: RuleLimits | None = None,
+        prefix: str = DEFAULT_PREFIX,
     ) -> None:
         self.rules = Rules(rules, default, exempt)
         self.by = as_key_function(by)
         self.answers = Answers(headers, body)
         self.proxies = TrustedProxies.of(trusted_hops, trusted_header)
+        self._prefix = prefix
         self._cost = checked_cost(cost)
-        self._mode = checked_mode(mode)
+        self.mode = mode_reader(checked_mode(mode))
         self._address_policy: Policy | None = None
         if address_limit is not None:
             self._address_policy = as_rule_policy(ADDRESS_ENDPOINT, address_limit)
         elif self.by.is_claimed:
             _warn_of_claims(self.by)
         self._nameless: set[str] = set()
+        # Where nothing but the peer makes a difference, what there is to check of it is found once.
+        self._is_by_peer = self.by == client_ip() and self.proxies.is_empty and not callable(self._cost)
+        self._known: dict[tuple[Rule, str | None], Sequence[Asked]] = {}
 
-    def mode(self) -> RateLimitMode:
-        """Return the mode for this request."""
-        return current_mode(self._mode)
-
-    def rule(self, request: FrontRequest) -> Rule | None:
+    def rule(self, method: str, path: str) -> Rule | None:
         """Return the rule of a request, None if it is not limited. A preflight is the browser's, not the client's doing."""
-        return None if request.method == "OPTIONS" else self.rules.find(request.method, request.path)
+        return None if method == "OPTIONS" else self.rules.find(method, path)
 
     def check_body(self, request: FrontRequest) -> None:
         """Refuse a request whose body is too long to be looked into."""
         if request.body is None:
             raise body_too_long(self.by)
 
-    def checks(self, request: FrontRequest, rule: Rule) -> list[Check]:
+    def known_checks(self, rule: Rule, peer: str | None) -> Sequence[Asked] | None:
+        """Return what was to check of an earlier request; None if this one has to be looked at."""
+        return self._known.get((rule, peer))
+
+    def checks(self, request: FrontRequest, rule: Rule) -> Sequence[Asked]:
         """Return what there is to check of a request: by its address if there is such a limit, and by its rule."""
+        asked = [(check, check.call(self._prefix)) for check in self._checks(request, rule)]
+        if self._is_by_peer and not any(call.compiled.is_soft for _, call in asked):  # each draws a number of its own
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[rule, request.peer] = asked
+        return asked
+
+    def _checks(self, request: FrontRequest, rule: Rule) -> Sequence[Check]:
         checks = []
         if self._address_policy is not None and (address := request.address()) is not None:
             checks.append(Check(self._address_policy, ADDRESS_ENDPOINT, address))

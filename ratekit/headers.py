@@ -5,8 +5,9 @@ Pure functions over the figures of a result; they know no other module of rateki
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ratekit.errors import ConfigurationError
 
@@ -19,27 +20,37 @@ REDUCED_CAPACITY = "https://iana.org/assignments/http-problem-types#temporary-re
 PROBLEM_TYPE = "application/problem+json"
 
 
+class Style(NamedTuple):
+    """A way to tell of a result: the names of header lines, and what stands in each."""
+
+    names: tuple[str, ...]
+    values: Callable[[RateLimitResult], tuple[object, ...]]
+
+
 def render(result: RateLimitResult, style: str = DEFAULT_STYLE) -> dict[str, str]:
     """Return the headers of one result in one style, with Retry-After on a refusal."""
-    lines = _style(style)
-    if result.degraded is not None or result.unlimited or not result.is_enforced or lines is _none:
-        return {}
-    found = lines(result)
-    return found if result.allowed else found | retry_after(result)
+    return render_many((result,), (check_style(style),))
 
 
-def render_many(results: Iterable[RateLimitResult], styles: Sequence[str] = (DEFAULT_STYLE,)) -> dict[str, str]:
-    """Return one set of headers for several results on one answer: those of the most restrictive."""
-    certain = [result for result in results if result.degraded is None]
-    if not certain:
+def render_many(results: Sequence[RateLimitResult], styles: Sequence[str] = (DEFAULT_STYLE,)) -> dict[str, str]:
+    """Return one set of headers for several results on one answer: those of the most restrictive, in every style."""
+    result = told(results)
+    if result is None:
         return {}
-    strictest = certain[0] if len(certain) == 1 else most_restrictive(certain)
-    if len(styles) == 1:
-        return render(strictest, styles[0])
-    merged: dict[str, str] = {}
-    for style in styles:
-        merged |= render(strictest, style)
-    return merged
+    style = combined(styles)
+    lines = dict(zip(style.names, map(str, style.values(result)), strict=True))
+    return lines | retry_after(result) if lines else lines
+
+
+def told(results: Sequence[RateLimitResult]) -> RateLimitResult | None:
+    """Return the one of several results that an answer tells of, the most restrictive; None if there is nothing to tell."""
+    if len(results) == 1:
+        result = results[0]
+    elif certain := [result for result in results if result.degraded is None]:
+        result = most_restrictive(certain)
+    else:
+        return None
+    return result if result.is_told else None
 
 
 def most_restrictive(results: Sequence[RateLimitResult]) -> RateLimitResult:
@@ -92,34 +103,20 @@ def unavailable_problem(reason: str) -> dict[str, Any]:
 
 def check_style(style: str) -> str:
     """Return the name of a style, or raise ConfigurationError if there is none of that name."""
-    _style(style)
+    if style not in _STYLES:
+        raise ConfigurationError(f"style {style!r} is unknown: it is one of {', '.join(_STYLES)}")
     return style
 
 
-def _ratelimit(result: RateLimitResult) -> dict[str, str]:
-    most, remaining, reset_seconds = result.window
-    return {
-        "RateLimit-Limit": str(most),
-        "RateLimit-Remaining": str(remaining),
-        "RateLimit-Reset": str(reset_seconds),
-    }
-
-
-def _x_ratelimit(result: RateLimitResult) -> dict[str, str]:
+def _epoch_window(result: RateLimitResult) -> tuple[int, ...]:
     most, remaining, _ = result.window
-    return {
-        "X-RateLimit-Limit": str(most),
-        "X-RateLimit-Remaining": str(remaining),
-        "X-RateLimit-Reset": str(-int(-result.reset_at // 1)),
-    }
+    return most, remaining, -int(-result.reset_at // 1)
 
 
-def _draft_11(result: RateLimitResult) -> dict[str, str]:
+def _items(result: RateLimitResult) -> tuple[str, ...]:
     tiers = [tier for tier in result.tiers if not tier.limit.shadow and not tier.unlimited]
-    return {
-        "RateLimit-Policy": ", ".join(_policy_item(tier) for tier in tiers),
-        "RateLimit": ", ".join(_state_item(tier) for tier in tiers if tier.name == result.limit),
-    }
+    state = (_state_item(tier) for tier in tiers if tier.name == result.limit)
+    return ", ".join(_policy_item(tier) for tier in tiers), ", ".join(state)
 
 
 def _policy_item(tier: Tier) -> str:
@@ -141,20 +138,18 @@ def _state_item(tier: Tier) -> str:
     return f'"{tier.name}";r={remaining};t={-int(-wait // 1)}'
 
 
-def _none(_: RateLimitResult) -> dict[str, str]:
-    return {}
-
-
-_STYLES: dict[str, Callable[[RateLimitResult], dict[str, str]]] = {
-    "ratelimit": _ratelimit,
-    "draft-11": _draft_11,
-    "x-ratelimit": _x_ratelimit,
-    "none": _none,
+_STYLES: dict[str, Style] = {
+    "ratelimit": Style(("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"), attrgetter("window")),
+    "draft-11": Style(("RateLimit-Policy", "RateLimit"), _items),
+    "x-ratelimit": Style(("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"), _epoch_window),
+    "none": Style((), lambda _: ()),
 }
 
 
-def _style(name: str) -> Callable[[RateLimitResult], dict[str, str]]:
-    lines = _STYLES.get(name)
-    if lines is None:
-        raise ConfigurationError(f"style {name!r} is unknown: it is one of {', '.join(_STYLES)}")
-    return lines
+def combined(names: Sequence[str]) -> Style:
+    """Return one or several styles as one."""
+    styles = [_STYLES[name] for name in dict.fromkeys(names)]
+    if len(styles) == 1:
+        return styles[0]
+    lines = tuple(line for style in styles for line in style.names)
+    return Style(lines, lambda result: tuple(value for style in styles for value in style.values(result)))

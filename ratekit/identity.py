@@ -43,7 +43,7 @@ class KeyFunction:
 
 def client_ip() -> KeyFunction:
     """The client's address: the peer's, unless proxies are trusted; IPv6 by /64."""
-    return KeyFunction("client_ip", lambda request: request.address(), is_address=True)
+    return KeyFunction("client_ip", _address, is_address=True)
 
 
 def header(name: str, *, plain: bool = False) -> KeyFunction:
@@ -118,6 +118,10 @@ def as_key_function(by: KeyFunction | Callable[[Any], str | None] | str) -> KeyF
     if inspect.iscoroutinefunction(by):
         raise ConfigurationError(f"by {by!r} is awaited, but a key function is not: find out before who it is, and keep it")
     return KeyFunction(getattr(by, "__name__", "custom"), _checked(by))
+
+
+def _address(request: FrontRequest) -> str | None:
+    return request.address()
 
 
 def _checked(function: Callable[[Any], Any]) -> Callable[[FrontRequest], str | None]:

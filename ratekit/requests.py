@@ -60,6 +60,22 @@ class FrontRequest(ABC):
         return None if address is None else address_subject(address)
 
 
+def asgi_path(scope: Mapping[str, Any]) -> str:
+    """Return the path of a scope, without the part that a mount has taken."""
+    path: str = scope["path"]
+    root = scope.get("root_path")
+    if not root:
+        return path
+    root = root.rstrip("/")
+    return path[len(root) :] if root and (path == root or path.startswith(f"{root}/")) else path
+
+
+def asgi_peer(scope: Mapping[str, Any]) -> str | None:
+    """Return the address of who is connected to the server."""
+    client = scope.get("client")
+    return client[0] if client else None
+
+
 class AsgiRequest(FrontRequest):
     """A request as an ASGI scope."""
 
@@ -67,8 +83,7 @@ class AsgiRequest(FrontRequest):
         self._scope = scope
         self.proxies = proxies
         self.method = scope.get("method", "GET")
-        path, root = scope["path"], (scope.get("root_path") or "").rstrip("/")
-        self.path = path[len(root) :] if root and (path == root or path.startswith(f"{root}/")) else path
+        self.path = asgi_path(scope)
 
     @property
     def native(self) -> Any:
@@ -89,8 +104,7 @@ class AsgiRequest(FrontRequest):
     @property
     def peer(self) -> str | None:
         """The address of who is connected to the server."""
-        client = self._scope.get("client")
-        return client[0] if client else None
+        return asgi_peer(self._scope)
 
 
 class WsgiRequest(FrontRequest):

@@ -128,6 +128,15 @@ class RateLimitResult:
         return not self.limits[0].shadow or not all(limit.shadow for limit in self.limits)
 
     @property
+    def is_told(self) -> bool:
+        """Whether headers tell of it: the store has decided, and there is a limit that can refuse and is not lifted."""
+        if self.degraded is not None:
+            return False
+        if len(self.figures) == FIGURES:
+            return not self.figures[0] & UNLIMITED and not self.limits[0].shadow
+        return not self.unlimited and self.is_enforced
+
+    @property
     def tiers(self) -> tuple[Tier, ...]:
         """What each limit says, in the policy's order; empty if the store could not decide."""
         return tuple(self._tier(index) for index in range(len(self.figures) // FIGURES))

@@ -13,12 +13,16 @@ from ratekit.limits import Limit, Policy
 RuleLimits = Policy | Limit | str | Iterable[Limit | str]
 DEFAULT_ENDPOINT = "default"
 _PARAMETER = re.compile(r"\{([A-Za-z_]\w*)(:path)?\}")
+_LONGEST_CACHED = 200  # characters of a path
 _METHOD = re.compile(r"([A-Z]+) +(/.*)")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rule:
-    """A policy for the paths of a pattern. The pattern is the endpoint under which they are counted together."""
+    """A policy for the paths of a pattern. The pattern is the endpoint under which they are counted together.
+
+    Compared by identity.
+    """
 
     endpoint: str
     policy: Policy | None  # None: exempt
@@ -57,10 +61,14 @@ class Rules:
 
     def find(self, method: str, path: str) -> Rule | None:
         """Return the rule of a path, None if it is not limited."""
-        rule = self._find(method, path)
-        return None if rule is None or rule.policy is None else rule
+        find = self._find if len(path) <= _LONGEST_CACHED else self._look  # a cache of long paths is too large
+        return find(method, path)
 
     def _look(self, method: str, path: str) -> Rule | None:
+        rule = self._match(method, path)
+        return None if rule is None or rule.policy is None else rule
+
+    def _match(self, method: str, path: str) -> Rule | None:
         path = "/" + re.sub(r"/+", "/", path).strip("/")
         methods = (method, "GET", None) if method == "HEAD" else (method, None)  # HEAD is GET without the body
         for only in methods:

@@ -11,7 +11,7 @@ from typing import Any
 from ratekit import fleet
 from ratekit.errors import RatekitError, UnusableRequestError
 from ratekit.front import Answers, Check, Refusal, is_refused, refusal_of
-from ratekit.guard import Guard
+from ratekit.guard import Asked, Guard
 from ratekit.limiter import RateLimiter
 from ratekit.modes import RateLimitMode
 from ratekit.outage import OnOutage
@@ -45,16 +45,16 @@ class RateLimitMiddleware:
         **options: Any,
     ) -> None:
         self.app = app
-        self.guard = Guard(**options)
         self.limiter = limiter or RateLimiter(store, on_outage=on_outage)
         if fleet_mode:
             fleet.follow(limiter if limiter is not None else store)
+        self.guard = Guard(prefix=self.limiter.prefix, **options)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Pass a request on, or refuse it."""
         mode = self.guard.mode()
         request = WsgiRequest(environ, self.guard.proxies)
-        rule = None if mode is RateLimitMode.OFF else self.guard.rule(request)
+        rule = None if mode is RateLimitMode.OFF else self.guard.rule(request.method, request.path)
         if rule is None:
             return self.app(environ, start_response)
         held: list[Release] = []
@@ -76,17 +76,18 @@ class RateLimitMiddleware:
             if self.guard.by.looks_into_body(request):
                 request.body = read_body(environ, self.guard.by.most_body)
                 self.guard.check_body(request)
-            return self._decide(environ, self.guard.checks(request, rule), mode, held)
+            known = self.guard.known_checks(rule, request.peer)
+            return self._decide(environ, self.guard.checks(request, rule) if known is None else known, mode, held)
         except RatekitError as error:
             return refusal_of(error, mode)
 
-    def _decide(self, environ: Environ, checks: Sequence[Check], mode: RateLimitMode, held: list[Release]) -> Refusal | None:
+    def _decide(self, environ: Environ, checks: Sequence[Asked], mode: RateLimitMode, held: list[Release]) -> Refusal | None:
         results: list[RateLimitResult] = environ.setdefault(RESULTS, [])
-        for check in checks:
+        for check, call in checks:
             if check.policy.has_slots:
                 result = hold_slot(self.limiter, check, mode, held)
             else:
-                result = self.limiter.decide(check.call(self.limiter.prefix), mode)
+                result = self.limiter.decide(call, mode)
             results.append(result)
             if not result.allowed and is_refused(mode, check.endpoint, result):
                 return self.guard.answers.refusal(results)

@@ -14,11 +14,13 @@ import httpx2
 import pytest
 
 from ratekit import AsyncRateLimiter, ConfigurationError, Limit, Policy, RateLimiter, RateLimitMode, asgi, wsgi
+from ratekit.addresses import TrustedProxies
 from ratekit.errors import RateLimitUnavailable, UnusableRequestError
 from ratekit.front import Answers, checked_cost, cost_of, current_mode, is_refused, unavailable, unusable
-from ratekit.guard import UnverifiedIdentityWarning
+from ratekit.guard import Guard, UnverifiedIdentityWarning
 from ratekit.headers import QUOTA_EXCEEDED, REDUCED_CAPACITY
 from ratekit.identity import client_ip, first_of, form_field, header, json_field
+from ratekit.requests import AsgiRequest
 from ratekit.stores.memory import MemoryStore
 from support.servers import free_port
 
@@ -820,3 +822,50 @@ def test_cost_is_a_number_or_what_a_callable_says():
     with pytest.raises(UnusableRequestError, match="'x'"):
         cost_of(lambda request: "x", None)
     assert checked_cost(len) is len
+
+
+def guard_and_request(**options):
+    request = AsgiRequest({"type": "http", "path": "/", "headers": [], "client": ("203.0.113.9", 1)}, TrustedProxies())
+    guard = Guard(**options)
+    return guard, guard.rule("GET", "/"), request
+
+
+@pytest.mark.parametrize("options", [{}, {"default": Limit(2, 60, algorithm="concurrency")}, {"address_limit": "9/s"}])
+def test_checks_of_a_peer_are_found_once_when_nothing_else_matters(options):
+    guard, rule, request = guard_and_request(**options)
+    assert guard.known_checks(rule, "203.0.113.9") is None
+    checks = guard.checks(request, rule)
+    assert guard.known_checks(rule, "203.0.113.9") is checks
+    assert guard.known_checks(rule, "203.0.113.8") is None
+
+
+@pytest.mark.filterwarnings("ignore::ratekit.guard.UnverifiedIdentityWarning")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"by": "header:X-Key"},
+        {"by": first_of(lambda request: None, "ip")},
+        {"cost": lambda request: 2},
+        {"trusted_hops": 1},
+        {"default": Limit(9, 60, soft=0.5)},
+    ],
+)
+def test_checks_are_made_for_each_request_when_more_than_the_peer_matters(options):
+    guard, rule, request = guard_and_request(**options)
+    assert guard.checks(request, rule)
+    assert guard.known_checks(rule, "203.0.113.9") is None
+
+
+def test_no_style_and_a_style_twice_make_no_line_twice(refused):
+    assert Answers([]).raw_lines([refused], refused=True) == []
+    names = [name for name, _ in Answers(["ratelimit", "ratelimit"]).raw_lines([refused], refused=False)]
+    assert names == [b"ratelimit-limit", b"ratelimit-remaining", b"ratelimit-reset"]
+
+
+@pytest.mark.parametrize("is_refusal", [True, False])
+@pytest.mark.parametrize("styles", ["ratelimit", "draft-11", ["x-ratelimit", "draft-11"], "none"])
+def test_lines_are_the_same_as_texts_and_as_bytes(refused, styles, is_refusal):
+    answers = Answers(styles)
+    texts = answers.lines([refused], refused=is_refusal)
+    raw = answers.raw_lines([refused], refused=is_refusal)
+    assert [(name.lower().encode(), value.encode()) for name, value in texts.items()] == raw

@@ -7,7 +7,15 @@ import pickle
 
 import pytest
 
-from ratekit import AsyncRateLimiter, Limit, Policy, RateLimiter, RateLimitExceeded, RateLimitUnavailable
+from ratekit import (
+    AsyncRateLimiter,
+    Limit,
+    Policy,
+    RateLimiter,
+    RateLimitExceeded,
+    RateLimitMode,
+    RateLimitUnavailable,
+)
 from ratekit.errors import MissingExtraError, UnusableRequestError
 from ratekit.protocol import encode, merge
 from ratekit.stores.memory import MemoryStore
@@ -103,3 +111,19 @@ def test_merged_checks_are_all_or_nothing_each_with_its_own_override(cost):
     assert [answer.allowed for answer in answers] == [True] * admitted + [False] * (6 - admitted)
     assert [tier.used for tier in answers[-1].tiers] == [admitted * cost] * 2
     assert [tier.max_requests for tier in answers[-1].tiers] == [9, 4]
+
+
+async def test_local_limiter_decides_at_once_unless_there_is_more_to_it(redis_server):
+    class Own(AsyncRateLimiter):
+        async def decide(self, call, mode=RateLimitMode.ON):
+            return await super().decide(call, mode)
+
+    assert AsyncRateLimiter(MemoryStore()).decides_at_once
+    assert not Own(MemoryStore()).decides_at_once
+    assert not AsyncRateLimiter(redis_server.url).decides_at_once
+    limiter, call = AsyncRateLimiter(MemoryStore()), encode(Policy("p", "2/min"), "u")
+    assert [limiter.decide_now(call).allowed, (await limiter.decide(call)).allowed, limiter.decide_now(call).allowed] == [
+        True,
+        True,
+        False,
+    ]
