@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from ratekit import errors
-from ratekit.asgi import RESULTS
+from ratekit.asgi import RESULTS, merged
 from ratekit.front import is_refused, refusal_of
 from ratekit.modes import RateLimitMode
 from ratekit.protocol import Call, Operation, merge
@@ -56,15 +56,21 @@ def raise_as_response(error: errors.RatekitError, mode: RateLimitMode) -> None:
 def write_headers(response: Response, scope: MutableMapping[str, Any], settings: Settings) -> None:
     """Write the headers so far on the response that FastAPI has injected, where no middleware of ours will do it."""
     if SETTINGS not in scope:
-        response.headers.update(settings.answers.lines(scope.get(RESULTS, ()), refused=False))
+        added = settings.answers.raw_lines(scope.get(RESULTS, ()), refused=False)
+        response.raw_headers[:] = merged(response.raw_headers, added)
 
 
 async def run(
-    limiter: RateLimiterDependency, connection: HTTPConnection, call: Call, mode: RateLimitMode, client: Any = None
+    limiter: RateLimiterDependency,
+    connection: HTTPConnection,
+    call: Call,
+    mode: RateLimitMode,
+    settings: Settings,
+    client: Any = None,
 ) -> RateLimitResult:
     """Let the store decide a call, note the result for the headers, and raise if it refuses the request."""
-    settings = settings_of(connection.scope)
-    result = await settings.limiter(limiter.on_outage, client).decide(call, mode)
+    store = settings.limiter(limiter.on_outage, client)
+    result = store.decide_now(call, mode) if store.decides_at_once else await store.decide(call, mode)
     results = connection.scope.setdefault(RESULTS, [])
     results.append(result)
     if not result.allowed and is_refused(mode, limiter.endpoint_for(connection), result):
@@ -75,13 +81,42 @@ async def run(
 async def _decide(
     limiter: RateLimiterDependency, connection: HTTPConnection, settings: Settings, mode: RateLimitMode, decided: set[Any]
 ) -> None:
+    """Decide a request so that its counters are charged once by it.
+
+    What another limiter, which differs in mode or on_outage, has charged to them is given back first: then this one, which
+    may be the stricter, decides as if it were alone.
+    """
     decided.add(limiter)
-    call = await _call(limiter, connection, settings)
+    cost = limiter.cost
+    if limiter.needs_nothing and isinstance(cost, int):
+        call = limiter.call(connection, settings, cost)
+    else:
+        call = await _call(limiter, connection, settings)
     if call is None:
         limiter.note_pass(connection)
         return
+    others = _others(limiter, connection)
+    if others:
+        call = await _with_others(call, others, limiter, connection, settings, decided)
+    charged: set[bytes] = connection.scope.setdefault(CHARGED, set())
+    if charged and charged.issuperset(call.keys):
+        await settings.limiter(limiter.on_outage).decide(call._replace(operation=Operation.REFUND))
+    result = await run(limiter, connection, call, mode, settings)
+    if result.allowed:
+        charged.update(call.keys)
+
+
+async def _with_others(
+    call: Call,
+    others: Sequence[RateLimiterDependency],
+    limiter: RateLimiterDependency,
+    connection: HTTPConnection,
+    settings: Settings,
+    decided: set[Any],
+) -> Call:
+    """Return one call for a limiter and those others that can be decided with it."""
     calls = [call]
-    for other in _others(limiter, connection):
+    for other in others:
         if (
             other not in decided
             and other.is_decided_with(limiter)
@@ -89,25 +124,10 @@ async def _decide(
         ):
             decided.add(other)
             calls.append(more)
-    await _run_once(limiter, connection, call if len(calls) == 1 else merge(calls), mode)
+    return merge(calls)
 
 
-async def _run_once(limiter: RateLimiterDependency, connection: HTTPConnection, call: Call, mode: RateLimitMode) -> None:
-    """Decide a call so that its counters are charged once by the request.
-
-    What another limiter, which differs in mode or on_outage, has charged to them is given back first: then this one, which
-    may be the stricter, decides as if it were alone.
-    """
-    charged: set[bytes] = connection.scope.setdefault(CHARGED, set())
-    if charged.issuperset(call.keys):
-        settings = settings_of(connection.scope)
-        await settings.limiter(limiter.on_outage).decide(call._replace(operation=Operation.REFUND))
-    result = await run(limiter, connection, call, mode)
-    if result.allowed:
-        charged.update(call.keys)
-
-
-def _others(limiter: RateLimiterDependency, connection: HTTPConnection) -> list[RateLimiterDependency]:
+def _others(limiter: RateLimiterDependency, connection: HTTPConnection) -> Sequence[RateLimiterDependency]:
     """Return the limiters that run right after one, but for those that a test has overridden."""
     limiters = limiters_after(effective_route(connection.scope), limiter)
     if not limiters:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from ratekit import keys
 from ratekit.errors import ConfigurationError, UnusableRequestError
-from ratekit.front import checked_cost, checked_mode, cost_of, current_mode
+from ratekit.front import checked_cost, checked_mode, cost_of, mode_reader
 from ratekit.identity import KeyFunction, as_key_function
 from ratekit.limits import UNNAMED_POLICY, Limit, Policy
 from ratekit.modes import RateLimitMode
@@ -30,6 +30,8 @@ from ratekit_fastapi.settings import IDENTITY, Settings, settings_of
 By = KeyFunction | Callable[[Any], str | None] | str
 anonymous_passes: Counter[str] = Counter()  # requests without a project that passed, by endpoint
 _log = logging.getLogger("ratekit_fastapi")
+_MOST_CALLS = 1024
+_DERIVED = ("_hash", "_key_function", "_calls", "current_mode")  # from what else makes a limiter what it is
 _TAGGED = re.compile(r"[^{}]+\{[^{}]+\}[^{}]*").fullmatch
 
 
@@ -65,11 +67,14 @@ class RateLimiterDependency:
             raise ConfigurationError(f"endpoint {endpoint!r} is not a text with something in it")
         self.endpoint = endpoint
         self.mode = checked_mode(mode)
+        self.current_mode = mode_reader(self.mode)  # the mode for this request
         self.on_outage = None if on_outage is None else as_on_outage(on_outage)
         self._by = by
+        self._calls: dict[tuple[str, str, int], Call] = {}
         self._key_function = as_key_function(by) if by is not None else None
         self.needs_body = self._key_function is not None and self._key_function.needs_body
         self.needs_identity = self._uses_project and by is None
+        self.needs_nothing = not self.needs_body and not self.needs_identity
         own = (type(self).make_key, type(self).make_override_key)
         self._has_own_keys = own != (RateLimiterDependency.make_key, RateLimiterDependency.make_override_key)
 
@@ -105,11 +110,9 @@ class RateLimiterDependency:
         """Make the call that decides a request; None if it is not limited here."""
         if not self._has_own_keys:
             subject = self.subject(request)
-            return (
-                None
-                if subject is None
-                else encode(self.policy, subject, self.endpoint_for(request), settings.prefix, Operation.CHECK, cost)
-            )
+            if subject is None:
+                return None
+            return encode(self.policy, subject, self.endpoint_for(request), settings.prefix, Operation.CHECK, cost)
         key = self._checked_key(request, self.make_key(request))
         return None if key is None else encode_keys(self.policy, key, self.make_override_key(request), cost)
 
@@ -130,10 +133,6 @@ class RateLimiterDependency:
         """Return what a request costs."""
         cost = self.cost(request) if callable(self.cost) else self.cost
         return cost_of(await cost if inspect.isawaitable(cost) else cost, request)
-
-    def current_mode(self) -> RateLimitMode:
-        """Return the mode for this request."""
-        return current_mode(self.mode)
 
     def is_decided_with(self, other: RateLimiterDependency) -> bool:
         """Whether this limiter and another treat a refusal and an outage alike, so that one call can decide both."""
@@ -159,7 +158,7 @@ class RateLimiterDependency:
             raise UnusableRequestError(f"who is limited cannot be told from the request: {error}") from None
 
     def _identity(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_hash", "_key_function")}
+        return {name: value for name, value in vars(self).items() if name not in _DERIVED}
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -216,6 +215,18 @@ class PathRateLimiter(RateLimiterDependency):
 
     A caller who does not say what the key function asks for is limited by the address: saying nothing must not pay.
     """
+
+    def call(self, request: HTTPConnection, settings: Settings, cost: int) -> Call | None:
+        """Make the call that decides a request; an endpoint as a whole has the same one each time."""
+        if self._has_own_keys or self._key_function is not None or type(self).subject is not PathRateLimiter.subject:
+            return super().call(request, settings, cost)
+        key = (settings.prefix, self.endpoint_for(request), cost)
+        call = self._calls.get(key)
+        if call is None:
+            call = super().call(request, settings, cost)
+            if call is not None and not call.compiled.is_soft and len(self._calls) < _MOST_CALLS:  # soft ones draw a number
+                self._calls[key] = call
+        return call
 
     def subject(self, request: HTTPConnection) -> str | None:
         """Return the endpoint itself, or what by says."""

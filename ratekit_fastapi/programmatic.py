@@ -47,7 +47,7 @@ async def apply_rate_limit(
         if call is None:
             limiter.note_pass(request)
             return None
-        result = await run(limiter, request, call, mode, redis_client)
+        result = await run(limiter, request, call, mode, settings, redis_client)
     except RatekitError as error:
         raise_as_response(error, mode)
     write_headers(response, request.scope, settings)

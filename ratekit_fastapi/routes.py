@@ -35,7 +35,9 @@ def _template(route: Any) -> str:
 def _mount_template(scope: MutableMapping[str, Any], template: str) -> str:
     """Return the path under which the application is mounted, with the names of parameters in place of their values."""
     root: str = scope.get("root_path") or ""
-    mounted = root.removeprefix(scope.get("app_root_path") or "") if "app_root_path" in scope else ""
+    mounted = root.removeprefix(scope.get("app_root_path") or "") if root and "app_root_path" in scope else ""
+    if not mounted:
+        return ""
     parts = mounted.split("/")
     for name, value in (scope.get("path_params") or {}).items():
         if f"{{{name}}}" not in template and str(value) in parts:
@@ -56,9 +58,23 @@ def _calls(dependant: Any) -> Iterator[Any]:
 
 
 def limiters_after(route: Any, limiter: Any) -> list[Any]:
-    """Return the limiters that run right after one: with no other dependency between, which may yet refuse or find out."""
+    """Return the limiters that run right after one: with no other dependency between, which may yet refuse or find out.
+
+    Found once for a route and a limiter.
+    """
+    dependant = getattr(route, "dependant", None)
+    known = _limiters_after.get((id(dependant), id(limiter)))
+    if known is None or known[0] is not dependant or known[1] is not limiter:
+        if len(_limiters_after) >= _MOST_ROUTES:
+            _limiters_after.clear()
+        known = (dependant, limiter, _find_after(calls_of(route), limiter))
+        _limiters_after[id(dependant), id(limiter)] = known
+    return known[2]
+
+
+def _find_after(calls: list[Any], limiter: Any) -> list[Any]:
     found: list[Any] = []
-    for call in calls_of(route):
+    for call in calls:
         if call == limiter:
             found = [call]
         elif found and not is_limiter(call):
@@ -85,5 +101,6 @@ def calls_of(route: Any) -> list[Any]:
     return known[1]
 
 
+_limiters_after: dict[tuple[int, int], tuple[Any, Any, list[Any]]] = {}
 _calls_of_routes: dict[int, tuple[Any, list[Any]]] = {}
 _MOST_ROUTES = 4096

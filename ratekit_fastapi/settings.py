@@ -89,9 +89,7 @@ def _subject_of(identity: Any) -> str | None:
 
 def settings_of(scope: MutableMapping[str, Any]) -> Settings:
     """Return the settings for a request: of its application, of the one that it is mounted in, or the default ones."""
-    state = getattr(scope.get("app"), "state", None)
-    installed = getattr(state, "ratekit", None) or scope.get(SETTINGS)
-    return installed if isinstance(installed, Settings) else default_settings()
+    return scope.get(SETTINGS) or default_settings()
 
 
 _default: list[Settings] = []
