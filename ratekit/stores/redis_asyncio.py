@@ -67,10 +67,11 @@ class AsyncRedisStore:
 
     @classmethod
     def from_client(cls, client: Any, deadline: float) -> AsyncRedisStore:
-        """Use a client as it is."""
+        """Use a client as it is: its own timeout, if it has one, is the deadline."""
+        seconds = _timeout_of(client) or deadline
 
         def make() -> Hub:
-            return Hub(lambda address: ClientWire(client), None, deadline, "of the application", by_slot=is_cluster(client))
+            return Hub(lambda address: ClientWire(client), None, seconds, "of the application", by_slot=is_cluster(client))
 
         store = cls(make, most=float("inf"), shared=RuntimeError)  # the client's own bound counts
         store._brought = client
@@ -151,6 +152,13 @@ class AsyncRedisStore:
         with self._lock:
             self._shared = self._shared or self._make_shared()
             return self._shared
+
+
+def _timeout_of(client: Any) -> float | None:
+    """Return the timeout that a client was made with; a Cluster's has no pool, but the options of its nodes'."""
+    owner = getattr(client, "connection_pool", client)
+    seconds = getattr(owner, "connection_kwargs", {}).get("socket_timeout")
+    return float(seconds) if seconds else None
 
 
 def _abandon(hub: Hub) -> None:

@@ -115,6 +115,16 @@ async def test_async_client_that_was_brought_is_left_open(redis_server):
     await client.aclose()
 
 
+@pytest.mark.parametrize(("seconds", "expected"), [(3, 3), (None, 0.2)])
+async def test_timeout_of_a_client_that_was_brought_is_the_deadline(redis_server, seconds, expected):
+    client = redis.asyncio.Redis.from_url(redis_server.url, socket_timeout=seconds)
+    async with AsyncRateLimiter(client, deadline=0.2) as limiter:
+        await limiter.check(TEN, "u")
+        (hub, _), *_ = limiter.store._hubs.values()
+        assert hub._deadline == expected
+    await client.aclose()
+
+
 def test_close_leaves_no_connection(redis_server):
     with redis_server.client() as client:
         before = connections(client)
