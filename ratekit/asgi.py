@@ -12,6 +12,7 @@ from ratekit.front import Answers, Check, RawLine, Refusal, is_refused, refusal_
 from ratekit.guard import Guard
 from ratekit.limiter import AsyncRateLimiter
 from ratekit.modes import RateLimitMode
+from ratekit.operations import DEADLINE
 from ratekit.outage import OnOutage
 from ratekit.requests import AsgiRequest, asgi_path, asgi_peer
 from ratekit.results import RateLimitResult
@@ -32,8 +33,8 @@ _STARTS = ("http.response.start", "websocket.http.response.start")
 class RateLimitMiddleware:
     """Limits the requests of an ASGI application by a table of paths; see ratekit.guard.Guard for the arguments.
 
-    store and on_outage are those of AsyncRateLimiter; limiter brings one instead. fleet_mode follows the mode
-    that the store has for every process: see ratekit.fleet.
+    store, on_outage, deadline, instances and refusal_cache are those of AsyncRateLimiter; limiter brings one instead.
+    fleet_mode follows the mode that the store has for every process: see ratekit.fleet.
     """
 
     def __init__(
@@ -42,12 +43,16 @@ class RateLimitMiddleware:
         *,
         store: Any = None,
         on_outage: str = OnOutage.OPEN,
+        deadline: float = DEADLINE,
+        instances: int | None = None,
+        refusal_cache: bool = False,
         limiter: AsyncRateLimiter | None = None,
         fleet_mode: bool = False,
         **options: Any,
     ) -> None:
         self.app = app
-        self.limiter = limiter or AsyncRateLimiter(store, on_outage=on_outage)
+        outage: dict[str, Any] = {"on_outage": on_outage, "deadline": deadline, "instances": instances}
+        self.limiter = limiter or AsyncRateLimiter(store, refusal_cache=refusal_cache, **outage)
         if fleet_mode:
             fleet.follow(limiter if limiter is not None else store)
         self.guard = Guard(prefix=self.limiter.prefix, **options)
@@ -58,6 +63,8 @@ class RateLimitMiddleware:
         if scope["type"] in _LIMITED and (mode := guard.mode()) is not RateLimitMode.OFF:
             rule = guard.rule(scope.get("method", "GET"), asgi_path(scope))
         if rule is None:
+            if scope["type"] == "lifespan":
+                await self.limiter.warm()
             await self.app(scope, receive, send)
             return
         held: list[Release] = []
@@ -75,7 +82,7 @@ class RateLimitMiddleware:
         self, scope: Scope, receive: Receive, rule: Rule, mode: RateLimitMode, held: list[Release]
     ) -> tuple[Refusal | None, Receive]:
         """Return the refusal if there is one, and a receive that still has the body."""
-        guard, limiter = self.guard, self.limiter
+        guard, limiter = self.guard, self.limiter.with_on_outage(rule.on_outage)
         try:
             checks = guard.known_checks(rule, asgi_peer(scope))
             if checks is None:

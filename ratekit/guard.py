@@ -41,8 +41,8 @@ class Guard:
     def __init__(
         self,
         *,
-        default: RuleLimits | None = "100/min",
-        rules: Mapping[str, RuleLimits] | None = None,
+        default: RuleLimits | Mapping[str, Any] | None = "100/min",
+        rules: Mapping[str, RuleLimits | Mapping[str, Any]] | None = None,
         by: KeyFunction | Callable[[Any], str | None] | str = "ip",
         cost: int | Callable[[Any], int] = 1,
         exempt: Iterable[str] = (),

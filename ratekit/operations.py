@@ -6,7 +6,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from ratekit import stores
 from ratekit.absence import Absence
@@ -21,6 +21,7 @@ from ratekit.protocol import Call, Operation, decode, encode
 from ratekit.refusals import RefusalCache
 from ratekit.results import RateLimitResult
 
+DEADLINE = 0.05  # seconds that the store has for an answer
 Answer = TypeVar("Answer")
 
 
@@ -33,13 +34,15 @@ class Operations(ABC, Generic[Answer]):
         *,
         prefix: str = DEFAULT_PREFIX,
         on_outage: str = OnOutage.OPEN,
-        deadline: float = 0.05,
+        deadline: float = DEADLINE,
         instances: int | None = None,
         refusal_cache: bool = False,
     ) -> None:
         self.prefix = check_prefix(prefix)
         self.deadline = _checked_deadline(deadline)
         self._absence = Absence(on_outage, instances)
+        self._siblings: dict[str, Self] = {}
+        self._options: dict[str, Any] = {"prefix": prefix, "deadline": deadline, "instances": instances}
         self._refusals = RefusalCache() if refusal_cache else None
         self._learns = refusal_cache or self._absence.local is not None
         self._store: Any = self._open(stores.default_url() if store is None else store)
@@ -53,6 +56,16 @@ class Operations(ABC, Generic[Answer]):
     def on_outage(self) -> OnOutage:
         """What happens when the store cannot tell."""
         return self._absence.on_outage
+
+    def with_on_outage(self, on_outage: str | None) -> Self:
+        """Return the limiter on the same store that does something else when the store cannot tell; None: this one."""
+        if on_outage is None or on_outage == self.on_outage:
+            return self
+        if on_outage not in self._siblings:
+            cached = self._refusals is not None
+            options = self._options | {"on_outage": on_outage, "refusal_cache": cached}
+            self._siblings[on_outage] = type(self)(self._store, **options)
+        return self._siblings[on_outage]
 
     def health(self) -> Health:
         """Return what is known of the store: its state, why if it is not up, and since when."""

@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from ratekit.errors import ConfigurationError
 from ratekit.limits import Limit, Policy
+from ratekit.outage import OnOutage, as_on_outage
 
 RuleLimits = Policy | Limit | str | Iterable[Limit | str]
 DEFAULT_ENDPOINT = "default"
@@ -26,18 +28,21 @@ class Rule:
 
     endpoint: str
     policy: Policy | None  # None: exempt
+    on_outage: OnOutage | None = None  # None: as the limiter does
 
 
 class Rules:
     """Finds the rule of a path: an exact one, else the first pattern that fits, else the default.
 
-    Patterns: "/search", "/items/{id}", "/files/{name:path}", "/static/*"; "POST /login" is for one method.
+    Patterns: "/search", "/items/{id}", "/files/{name:path}", "/static/*"; "POST /login" is for one method. A rule is a rate,
+    a limit, a policy, or several of them; or a mapping, {"limits": …, "on_outage": "closed"}, to do something else there
+    when the store cannot tell.
     """
 
     def __init__(
         self,
-        rules: Mapping[str, RuleLimits] | None = None,
-        default: RuleLimits | None = None,
+        rules: Mapping[str, RuleLimits | Mapping[str, Any]] | None = None,
+        default: RuleLimits | Mapping[str, Any] | None = None,
         exempt: Iterable[str] = (),
     ) -> None:
         if not isinstance(rules, Mapping | None):
@@ -46,11 +51,11 @@ class Rules:
             what = "is one text: give" if isinstance(exempt, str) else "is not"
             raise ConfigurationError(f"exempt {exempt!r} {what} a list of patterns")
         table = [(pattern, Rule(pattern, None)) for pattern in exempt]
-        table += [(pattern, Rule(pattern, as_rule_policy(pattern, limits))) for pattern, limits in (rules or {}).items()]
+        table += [(pattern, _rule(pattern, given)) for pattern, given in (rules or {}).items()]
         exact = [(pattern, rule) for pattern, rule in reversed(table) if not _is_pattern(pattern)]
         self._exact = {(_method_of(pattern), _path_of(pattern)): rule for pattern, rule in exact}
         self._patterns = [(_method_of(pattern), _compiled(pattern), rule) for pattern, rule in table if _is_pattern(pattern)]
-        self._default = None if default is None else Rule(DEFAULT_ENDPOINT, as_rule_policy(DEFAULT_ENDPOINT, default))
+        self._default = None if default is None else _rule(DEFAULT_ENDPOINT, default)
         self._find = lru_cache(maxsize=4096)(self._look)
 
     @property
@@ -78,6 +83,16 @@ class Rules:
             if only in methods and pattern.fullmatch(path):
                 return candidate
         return self._default
+
+
+def _rule(endpoint: str, given: RuleLimits | Mapping[str, Any]) -> Rule:
+    if not isinstance(given, Mapping):
+        return Rule(endpoint, as_rule_policy(endpoint, given))
+    if unknown := sorted(set(given) - {"limits", "on_outage"}) or ("limits" not in given and ["no limits"]):
+        raise ConfigurationError(f"rule {dict(given)!r} of {endpoint!r} has {unknown[0]}: it has limits, and on_outage")
+    on_outage = given.get("on_outage")
+    policy = as_rule_policy(endpoint, given["limits"])
+    return Rule(endpoint, policy, None if on_outage is None else as_on_outage(on_outage))
 
 
 def as_rule_policy(endpoint: str, limits: RuleLimits) -> Policy:

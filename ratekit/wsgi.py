@@ -14,6 +14,7 @@ from ratekit.front import Answers, Check, Refusal, is_refused, refusal_of
 from ratekit.guard import Asked, Guard
 from ratekit.limiter import RateLimiter
 from ratekit.modes import RateLimitMode
+from ratekit.operations import DEADLINE
 from ratekit.outage import OnOutage
 from ratekit.requests import WsgiRequest
 from ratekit.results import RateLimitResult
@@ -30,8 +31,8 @@ RESULTS = "ratekit.results"  # in the environ: what every front has decided abou
 class RateLimitMiddleware:
     """Limits the requests of a WSGI application by a table of paths; see ratekit.guard.Guard for the arguments.
 
-    store and on_outage are those of RateLimiter; limiter brings one instead. fleet_mode follows the mode
-    that the store has for every process: see ratekit.fleet.
+    store, on_outage, deadline, instances and refusal_cache are those of RateLimiter; limiter brings one instead.
+    fleet_mode follows the mode that the store has for every process: see ratekit.fleet.
     """
 
     def __init__(
@@ -40,12 +41,16 @@ class RateLimitMiddleware:
         *,
         store: Any = None,
         on_outage: str = OnOutage.OPEN,
+        deadline: float = DEADLINE,
+        instances: int | None = None,
+        refusal_cache: bool = False,
         limiter: RateLimiter | None = None,
         fleet_mode: bool = False,
         **options: Any,
     ) -> None:
         self.app = app
-        self.limiter = limiter or RateLimiter(store, on_outage=on_outage)
+        outage: dict[str, Any] = {"on_outage": on_outage, "deadline": deadline, "instances": instances}
+        self.limiter = limiter or RateLimiter(store, refusal_cache=refusal_cache, **outage)
         if fleet_mode:
             fleet.follow(limiter if limiter is not None else store)
         self.guard = Guard(prefix=self.limiter.prefix, **options)
@@ -77,17 +82,18 @@ class RateLimitMiddleware:
                 request.body = read_body(environ, self.guard.by.most_body)
                 self.guard.check_body(request)
             known = self.guard.known_checks(rule, request.peer)
-            return self._decide(environ, self.guard.checks(request, rule) if known is None else known, mode, held)
+            limiter = self.limiter.with_on_outage(rule.on_outage)
+            checks = self.guard.checks(request, rule) if known is None else known
+            return self._decide(environ, limiter, checks, mode, held)
         except RatekitError as error:
             return refusal_of(error, mode)
 
-    def _decide(self, environ: Environ, checks: Sequence[Asked], mode: RateLimitMode, held: list[Release]) -> Refusal | None:
+    def _decide(
+        self, environ: Environ, limiter: RateLimiter, checks: Sequence[Asked], mode: RateLimitMode, held: list[Release]
+    ) -> Refusal | None:
         results: list[RateLimitResult] = environ.setdefault(RESULTS, [])
         for check, call in checks:
-            if check.policy.has_slots:
-                result = hold_slot(self.limiter, check, mode, held)
-            else:
-                result = self.limiter.decide(call, mode)
+            result = hold_slot(limiter, check, mode, held) if check.policy.has_slots else limiter.decide(call, mode)
             results.append(result)
             if not result.allowed and is_refused(mode, check.endpoint, result):
                 return self.guard.answers.refusal(results)

@@ -15,6 +15,7 @@ from ratekit.front import Answers, BodyFunction
 from ratekit.headers import DEFAULT_STYLE, PROBLEM_TYPE
 from ratekit.keys import DEFAULT_PREFIX, check_prefix
 from ratekit.modes import get_rate_limit_mode
+from ratekit.operations import DEADLINE
 from ratekit.outage import OnOutage, as_on_outage
 from ratekit_fastapi.errors import REFUSALS, answer
 from ratekit_fastapi.routes import calls_of, is_limiter
@@ -50,6 +51,9 @@ def install(
     headers: str | Iterable[str] = DEFAULT_STYLE,
     body: BodyFunction | None = None,
     on_outage: str = OnOutage.OPEN,
+    deadline: float = DEADLINE,
+    instances: int | None = None,
+    refusal_cache: bool = False,
     trusted_hops: int | Iterable[str] | str | None = None,
     trusted_header: str = X_FORWARDED_FOR,
     prefix: str = DEFAULT_PREFIX,
@@ -60,6 +64,7 @@ def install(
 
     identify says for which project a request was authenticated: (org_id, project_id), a subject, or None; it may be async.
     Without it, request.state.org_id and request.state.project_id count. document adds the 429 to OpenAPI.
+    on_outage, deadline, instances and refusal_cache are those of AsyncRateLimiter.
     fleet_mode follows the mode that the store has for every process (`ratekit mode monitor`).
     """
     get_rate_limit_mode()  # a mode that makes no sense is told now
@@ -70,6 +75,9 @@ def install(
         proxies=TrustedProxies.of(trusted_hops, trusted_header),
         prefix=check_prefix(prefix),
         on_outage=as_on_outage(on_outage),
+        deadline=deadline,
+        instances=instances,
+        refusal_cache=refusal_cache,
     )
     settings.limiter()  # a store that makes no sense is told now
     if fleet_mode:
@@ -111,6 +119,7 @@ def _close_with(app: FastAPI, settings: Settings) -> None:
 
     @asynccontextmanager
     async def lifespan(running: Any) -> AsyncIterator[Any]:
+        await settings.limiter().warm()
         async with inner(running) as state:
             try:
                 yield state

@@ -14,6 +14,7 @@ from ratekit.fleet import Follower, follow
 from ratekit.front import Answers
 from ratekit.keys import DEFAULT_PREFIX, project_subject
 from ratekit.limiter import AsyncRateLimiter
+from ratekit.operations import DEADLINE
 from ratekit.outage import OnOutage
 
 Identity = tuple[Any, Any] | str | None
@@ -36,25 +37,29 @@ class Settings:
         proxies: TrustedProxies | None = None,
         prefix: str = DEFAULT_PREFIX,
         on_outage: str = OnOutage.OPEN,
+        deadline: float = DEADLINE,
+        instances: int | None = None,
+        refusal_cache: bool = False,
     ) -> None:
         self.answers = answers or Answers()
         self.proxies = proxies or TrustedProxies()
         self.prefix = prefix
         self._identify = identify or _identity_in_state
         self._store = store
-        self._on_outage = on_outage
-        self._limiters: dict[tuple[str, int], AsyncRateLimiter] = {}
+        self._options: dict[str, Any] = {"on_outage": on_outage, "deadline": deadline, "instances": instances}
+        self._options |= {"prefix": prefix, "refusal_cache": refusal_cache}
+        self._limiters: dict[int, AsyncRateLimiter] = {}
         self._follower: Follower | None = None
 
     def limiter(self, on_outage: str | None = None, client: Any = None) -> AsyncRateLimiter:
         """Return the limiter of these settings, made on first use; client brings a store of its own."""
         store = self._store if client is None else client
-        key = (on_outage or self._on_outage, id(store))
-        if key not in self._limiters:
+        limiter = self._limiters.get(id(store))
+        if limiter is None:
             if len(self._limiters) >= _MOST_CLIENTS:
                 self._limiters.clear()
-            self._limiters[key] = AsyncRateLimiter(store, prefix=self.prefix, on_outage=key[0])
-        return self._limiters[key]
+            limiter = self._limiters[id(store)] = AsyncRateLimiter(store, **self._options)
+        return limiter.with_on_outage(on_outage)
 
     def follow_fleet(self) -> None:
         """Follow the mode that the store has for every process, until these settings are closed."""

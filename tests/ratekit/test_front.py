@@ -679,6 +679,12 @@ def test_outage_counts_a_share_when_local(api_of):
     assert statuses(api, 3) == [200, 200, 429]
 
 
+def test_outage_is_answered_for_as_the_rule_says_before_the_middleware(api_of):
+    rules = {"/pay": {"limits": "5/min", "on_outage": "closed"}, "/free": {"limits": "5/min"}}
+    api = api_of({"default": "5/min", "rules": rules, "store": nowhere(), "on_outage": "open"})
+    assert [api.ask(path).status_code for path in ("/pay", "/free", "/other")] == [503, 200, 200]
+
+
 @pytest.mark.parametrize("mode", ["monitor", "off"])
 def test_outage_refuses_nobody_in_weaker_modes(api_of, monkeypatch, mode):
     monkeypatch.setenv("RATE_LIMIT_MODE", mode)
@@ -698,6 +704,9 @@ def test_slot_that_the_store_did_not_grant_is_no_error(api_of):
 
 BAD_OPTIONS = [
     ({"default": "100/fortnight"}, "rate '100/fortnight'"),
+    ({"rules": {"/a": {"on_outage": "open"}}}, "no limits"),
+    ({"rules": {"/a": {"limits": "1/s", "on_outrage": "open"}}}, "on_outrage"),
+    ({"rules": {"/a": {"limits": "1/s", "on_outage": "perhaps"}}}, "perhaps"),
     ({"default": 5}, "5"),
     ({"default": []}, "limits"),
     ({"rules": {"/a": "many"}}, "rate 'many'"),

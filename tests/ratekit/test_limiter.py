@@ -127,3 +127,13 @@ async def test_local_limiter_decides_at_once_unless_there_is_more_to_it(redis_se
         True,
         False,
     ]
+
+
+@pytest.mark.parametrize("kind", [RateLimiter, AsyncRateLimiter])
+def test_limiters_that_differ_in_an_outage_only_share_a_store(kind):
+    limiter = kind("redis://localhost", deadline=1, prefix="mine")
+    other = limiter.with_on_outage("closed")
+    assert (other.on_outage, other.prefix, other.deadline) == ("closed", "mine", 1)
+    assert other.store is limiter.store
+    assert limiter.with_on_outage("closed") is other
+    assert limiter.with_on_outage(None) is limiter.with_on_outage("open") is limiter
