@@ -2,10 +2,10 @@
 The Redis commands that ratekit uses, in memory, for running lua/ratekit.lua in the process.
 
 Loaded with the script's text; returns
-  prepare(...)                 makes an ARGV for later calls
+  prepare(...)                 makes an ARGV of one request for later calls; its cost is left out, and put last
   run(now_us, arguments, cost, ...)
-                               runs the script with a prepared ARGV, whose last item is set to cost, and these
-                               KEYS, at most two; returns the first 6 items of the reply: one limit's answer
+                               runs the script with a prepared ARGV, this cost, and these KEYS, at most two; returns the
+                               first 6 items of the reply: one limit's answer
   run_tiers(now_us, arguments, cost, ...)
                                the same with at most eight KEYS; returns the items of the reply
   run_any(now_us, keys, ...)   runs the script with that many KEYS, then ARGV; returns the items of its reply
@@ -526,15 +526,19 @@ local script = compile(source, "=ratekit.lua")()
 local unpack = unpack or table.unpack
 local keys, last_reply = environment.KEYS, nil
 
-local function prepare(...)
-  local arguments = { ... }
-  arguments.cost_at, arguments.policies = #arguments, {}
+-- Numbers are numbers from the start, and not read from their text in every call.
+local function prepare(version, operation, ...)
+  local items, arguments = { ... }, { version, operation, policies = {} }
+  arguments[3] = items[#items]
+  for index = 1, #items - 1 do
+    arguments[index + 3] = tonumber(items[index]) or items[index]
+  end
   return arguments
 end
 
 -- No loop and no variable number of anything on this path: LuaJIT makes one straight trace of it and the script.
 local function run(now, arguments, cost, first_key, second_key)
-  now_us, arguments[arguments.cost_at], environment.ARGV, environment.KEYS = now, cost, arguments, keys
+  now_us, arguments[3], environment.ARGV, environment.KEYS = now, cost, arguments, keys
   keys[1], keys[2] = first_key, second_key
   sweep(8)
   last_reply = script()

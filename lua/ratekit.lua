@@ -10,22 +10,22 @@ KEYS, for each limit of each request, in order:
                   prefixes its fields in the override hash
 
 ARGV
-  version         of this protocol: "1"; "1@<us>" decides by that time instead of the server's
-  requests_at     position in ARGV of the first request
-  for each limit:
-    algorithm     fixed_window, sliding_window_counter, sliding_window_log, token_bucket or concurrency
-    max_requests  per window
-    window_us     how long the window is
-    flags         1 shadow + 2 aligned + 4 brings an override key + 8 has the override of the limit before
-                  + 16 burst follows + 32 soft follows + 64 another limit of its policy follows
-    burst         capacity of a token bucket, else it is max_requests; only if the flags say so
-    soft          fraction of the maximum above which requests are refused at random; only if the flags say so
+  version           of this protocol: "1"; "1@<us>" decides by that time instead of the server's
   for each request, until ARGV ends:
-    operation     check, peek, charge, refund, acquire, renew, release or reset
-    policy_at     position in ARGV of the first limit of its policy, which requests may share
-    cost          how much it spends
-    draw          a random number in [0, 1); only if one of its limits is soft
-    slot          id of the slot; only for acquire, renew and release
+    operation       check, peek, charge, refund, acquire, renew, release or reset; with "@" and a random number in [0, 1)
+                    after it if one of its limits is soft
+    cost            how much it spends
+    slot            id of the slot; only for acquire, renew and release
+    for each limit of its policy (or, instead of them all, "-<position>": where they stand in an earlier request):
+      flags         1 another limit follows + 2 brings an override key + 4 has the override of the limit before
+                    + 8 its policy is not plain + 16 aligned + 32 shadow + 64 algorithm follows + 128 burst follows
+                    + 256 soft follows
+      max_requests  per window
+      window_us     how long the window is
+      algorithm     sliding_window_counter, sliding_window_log, token_bucket or concurrency, else it is fixed_window
+      burst         capacity of a token bucket, else it is max_requests
+      soft          fraction of the maximum above which requests are refused at random
+A policy is plain if all its limits are fixed windows, enforced and not soft, and no two of them have the same key.
 
 Override hash, all fields optional, for the limit that brings it (or "<limit>.<field>", for the limit of that name):
   max_requests    0 blocks
@@ -47,14 +47,31 @@ The request is admitted if every limit that is no shadow admits.
 
 local now_us
 
--- A server error unwinds to the request that met it, and no further. Not as it is: the pcall of Redis 7 would make a
--- text of it, which looks like a fault of this script.
-local function ask(...)
-  local reply = redis.pcall(...)
+-- Raises a server's error, which unwinds to the request that met it, and no further. Not as it is: the pcall of Redis 7
+-- would make a text of it, which looks like a fault of this script.
+local function expect(reply)
   if type(reply) == "table" and reply.err then
     error({ fault = tostring(reply.err) }, 0)
   end
   return reply
+end
+
+-- A fixed window is a hash: n used until e, the end of a window that was opened w us long; it keeps its end when the
+-- limit changes. Returns what is used and how long the window lasts, 0 if none is open. If it ends further ahead than it
+-- was long, it was opened before the clock was set back: then also how long it was.
+local function read_window(key, window_us)
+  local state = redis.pcall("HMGET", key, "n", "e")
+  if state.err then
+    expect(state)
+  end
+  local used, end_us = tonumber(state[1]), tonumber(state[2])
+  if not (used and end_us and used % 1 == 0 and now_us < end_us) then
+    return 0, 0, nil
+  elseif end_us - now_us <= window_us then
+    return used, end_us - now_us, nil
+  end
+  local length_us = tonumber(expect(redis.pcall("HGET", key, "w"))) or window_us
+  return used, end_us - now_us, end_us - now_us > length_us and length_us or nil
 end
 
 --[[
@@ -65,37 +82,33 @@ The algorithms. A limit is a table: its numbers, and its state for the request a
   spend(limit, amount)  adds amount to what is used (negative: gives back) and stores it, with the clamp
 ]]
 
--- Returns the functions of an algorithm, or one that is rarely used. Redis runs this whole file for each call, and making
--- a function costs even if nobody calls it: what is not always needed is made in a branch.
+-- Returns the functions of an algorithm, or one that is not always needed. Redis runs this whole file for each call, and
+-- making a function costs even if nobody calls it: so most of them are made in a branch of this one.
 local function part(name)
   -- A key outlives the time that its state matters by a second; no expiry lies beyond a hundred years.
   if name == "expire" then
     return function(key, us)
-      ask("PEXPIRE", key, math.min(math.ceil(us / 1000) + 1000, 3155760000000))
+      expect(redis.pcall("PEXPIRE", key, math.min(math.ceil(us / 1000) + 1000, 3155760000000)))
     end
   end
 
-  -- Hash: n used until e, the end of a window that was opened w us long; it keeps its end when the limit changes.
+  -- Opens a fixed window of which something is used, and returns how long it lasts.
+  if name == "open" then
+    return function(key, used, length_us, aligned)
+      local left_us = aligned and length_us - now_us % length_us or length_us
+      expect(redis.pcall("HSET", key, "n", used, "e", now_us + left_us, "w", length_us))
+      part("expire")(key, left_us)
+      return left_us
+    end
+  end
+
   if name == "fixed_window" then
     local function read(limit, key)
-      local state = ask("HMGET", key, "n", "e")
-      local used, end_us = tonumber(state[1]), tonumber(state[2])
-      limit.running = used and end_us and used % 1 == 0 and now_us < end_us
-      if limit.clamped then
-        limit.clamped = nil
-      end
-      if not limit.running then
-        limit.used, limit.reset_us = 0, 0
-        return
-      end
-      limit.used, limit.reset_us = used, end_us - now_us
-      if limit.reset_us > limit.window_us then
-        -- If it ends further ahead than it was long, it was opened before the clock was set back.
-        local length_us = tonumber(ask("HGET", key, "w")) or limit.window_us
-        if limit.reset_us > length_us then
-          limit.clamped, limit.length_us = true, length_us
-          limit.reset_us = limit.aligned and length_us - now_us % length_us or length_us
-        end
+      local length_us
+      limit.used, limit.reset_us, length_us = read_window(key, limit.window_us)
+      limit.running, limit.clamped, limit.length_us = limit.reset_us > 0, length_us ~= nil, length_us or limit.window_us
+      if length_us then
+        limit.reset_us = limit.aligned and length_us - now_us % length_us or length_us
       end
     end
 
@@ -106,13 +119,10 @@ local function part(name)
     local function spend(limit, amount)
       limit.used = limit.used + amount
       if limit.running and not limit.clamped then
-        ask("HINCRBY", limit.key, "n", amount)
-        return
+        expect(redis.pcall("HINCRBY", limit.key, "n", amount))
+      else
+        limit.reset_us = part("open")(limit.key, limit.used, limit.length_us, limit.aligned)
       end
-      local length_us = limit.clamped and limit.length_us or limit.window_us
-      limit.reset_us = limit.aligned and length_us - now_us % length_us or length_us
-      ask("HSET", limit.key, "n", limit.used, "e", now_us + limit.reset_us, "w", length_us)
-      part("expire")(limit.key, limit.reset_us)
     end
 
     return read, wait, spend
@@ -121,7 +131,7 @@ local function part(name)
   -- Hash: c used in the window of w us that began at s, p in the one before, which fades out linearly.
   if name == "sliding_window_counter" then
     local function read(limit, key)
-      local state = ask("HMGET", key, "c", "p", "s", "w")
+      local state = expect(redis.pcall("HMGET", key, "c", "p", "s", "w"))
       local current, previous = tonumber(state[1]), tonumber(state[2])
       local start_us, length_us = tonumber(state[3]), tonumber(state[4])
       local known = current and previous and start_us and length_us and current % 1 == 0 and previous >= 0
@@ -157,10 +167,10 @@ local function part(name)
       local previous = math.max(limit.previous + rest * length_us / left_us, 0)
       limit.used, limit.reset_us = limit.used + amount, current + previous > 0 and left_us or 0
       if limit.running and rest == 0 then
-        ask("HINCRBY", key, "c", amount)
+        expect(redis.pcall("HINCRBY", key, "c", amount))
         return
       end
-      ask("HSET", key, "c", current, "p", previous, "s", now_us + left_us - length_us, "w", length_us)
+      expect(redis.pcall("HSET", key, "c", current, "p", previous, "s", now_us + left_us - length_us, "w", length_us))
       part("expire")(key, left_us + length_us)
     end
 
@@ -182,13 +192,13 @@ local function part(name)
     end
 
     local function add(key, at_us, turn, total, cost)
-      ask("ZADD", key, at_us, string.format("%02.0f%016.0f:%.0f", turn, total, cost))
+      expect(redis.pcall("ZADD", key, at_us, string.format("%02.0f%016.0f:%.0f", turn, total, cost)))
     end
 
     local function read(limit, key)
       limit.since = string.format("(%.0f", now_us - limit.window_us)
-      local newest = ask("ZRANGE", key, -1, -1, "WITHSCORES")
-      local oldest = ask("ZRANGEBYSCORE", key, limit.since, "+inf", "WITHSCORES", "LIMIT", 0, 1)
+      local newest = expect(redis.pcall("ZRANGE", key, -1, -1, "WITHSCORES"))
+      local oldest = expect(redis.pcall("ZRANGEBYSCORE", key, limit.since, "+inf", "WITHSCORES", "LIMIT", 0, 1))
       local last, _, _, turn = parse(newest)
       limit.last, limit.turn, limit.oldest = last, turn, oldest[1]
       limit.clamped = (tonumber(newest[2]) or 0) > now_us
@@ -201,36 +211,36 @@ local function part(name)
     -- The first entry whose leaving makes enough room, by bisection over ranks.
     local function wait(limit, room)
       local key, goal = limit.key, limit.used - room
-      local low, high = ask("ZRANK", key, limit.oldest), ask("ZCARD", key) - 1
+      local low, high = expect(redis.pcall("ZRANK", key, limit.oldest)), expect(redis.pcall("ZCARD", key)) - 1
       while low < high do
         local middle = math.floor((low + high) / 2)
-        if sum(limit.base, parse(ask("ZRANGE", key, middle, middle))) >= goal then
+        if sum(limit.base, parse(expect(redis.pcall("ZRANGE", key, middle, middle)))) >= goal then
           high = middle
         else
           low = middle + 1
         end
       end
-      local _, _, at_us = parse(ask("ZRANGE", key, low, low, "WITHSCORES"))
+      local _, _, at_us = parse(expect(redis.pcall("ZRANGE", key, low, low, "WITHSCORES")))
       return at_us + limit.window_us - now_us
     end
 
     -- What is given back comes off the newest entries.
     local function give_back(key, amount)
       while amount > 0 do
-        local newest = ask("ZRANGE", key, -1, -1, "WITHSCORES")
+        local newest = expect(redis.pcall("ZRANGE", key, -1, -1, "WITHSCORES"))
         local total, cost, at_us, turn = parse(newest)
         if cost > amount then
           add(key, at_us, sum(amount, total) > total and turn - 1 or turn, sum(amount, total), cost - amount)
         end
-        ask("ZREM", key, newest[1])
+        expect(redis.pcall("ZREM", key, newest[1]))
         amount = amount - cost
       end
     end
 
     local function clamp(key)
-      local ahead = ask("ZRANGEBYSCORE", key, string.format("(%.0f", now_us), "+inf")
+      local ahead = expect(redis.pcall("ZRANGEBYSCORE", key, string.format("(%.0f", now_us), "+inf"))
       for index = 1, #ahead do
-        ask("ZADD", key, now_us, ahead[index])
+        expect(redis.pcall("ZADD", key, now_us, ahead[index]))
       end
     end
 
@@ -242,7 +252,7 @@ local function part(name)
       if amount > 0 then
         local total = sum(-amount, limit.last)
         add(key, now_us, total < limit.last and (limit.turn + 1) % 100 or limit.turn, total, amount)
-        ask("ZREMRANGEBYSCORE", key, "-inf", string.sub(limit.since, 2))
+        expect(redis.pcall("ZREMRANGEBYSCORE", key, "-inf", string.sub(limit.since, 2)))
       else
         give_back(key, -amount)
       end
@@ -264,7 +274,7 @@ local function part(name)
     end
 
     local function read(limit, key)
-      local state = ask("HMGET", key, "u", "t")
+      local state = expect(redis.pcall("HMGET", key, "u", "t"))
       local used, at_us = tonumber(state[1]), tonumber(state[2])
       if not (used and at_us and used >= 0 and used < 1e18) then
         used, at_us = 0, now_us
@@ -282,7 +292,7 @@ local function part(name)
     local function spend(limit, amount)
       limit.used = math.max(limit.used + amount, 0)
       limit.reset_us = drain_us(limit, limit.used)
-      ask("HSET", limit.key, "u", limit.used, "t", now_us)
+      expect(redis.pcall("HSET", limit.key, "u", limit.used, "t", now_us))
       part("expire")(limit.key, limit.max > 0 and limit.reset_us or limit.window_us) -- blocked, nothing drains
     end
 
@@ -293,27 +303,27 @@ local function part(name)
   if name == "concurrency" then
     local function read(limit, key, slot)
       local latest_us, from = now_us + limit.window_us, string.format("(%.0f", now_us)
-      local oldest = ask("ZRANGEBYSCORE", key, from, "+inf", "WITHSCORES", "LIMIT", 0, 1)
-      local newest = ask("ZRANGE", key, -1, -1, "WITHSCORES")
+      local oldest = expect(redis.pcall("ZRANGEBYSCORE", key, from, "+inf", "WITHSCORES", "LIMIT", 0, 1))
+      local newest = expect(redis.pcall("ZRANGE", key, -1, -1, "WITHSCORES"))
       limit.slot, limit.latest_us = slot, latest_us
       limit.clamped = (tonumber(newest[2]) or 0) > latest_us
-      limit.used = ask("ZCOUNT", key, from, "+inf")
+      limit.used = expect(redis.pcall("ZCOUNT", key, from, "+inf"))
       limit.reset_us = oldest[2] and math.min(tonumber(oldest[2]), latest_us) - now_us or 0
-      limit.holds = slot and (tonumber(ask("ZSCORE", key, slot)) or 0) > now_us
+      limit.holds = slot and (tonumber(expect(redis.pcall("ZSCORE", key, slot))) or 0) > now_us
     end
 
     -- The end of the slot that makes room: not the next one if the maximum was lowered.
     local function wait(limit, room)
-      local stale = ask("ZCOUNT", limit.key, "-inf", string.format("%.0f", now_us))
+      local stale = expect(redis.pcall("ZCOUNT", limit.key, "-inf", string.format("%.0f", now_us)))
       local rank = stale + limit.used - math.floor(room) - 1
-      local slot = ask("ZRANGE", limit.key, rank, rank, "WITHSCORES")
+      local slot = expect(redis.pcall("ZRANGE", limit.key, rank, rank, "WITHSCORES"))
       return math.min(tonumber(slot[2]), limit.latest_us) - now_us
     end
 
     local function clamp(limit)
-      local ahead = ask("ZRANGEBYSCORE", limit.key, string.format("(%.0f", limit.latest_us), "+inf")
+      local ahead = expect(redis.pcall("ZRANGEBYSCORE", limit.key, string.format("(%.0f", limit.latest_us), "+inf"))
       for index = 1, #ahead do
-        ask("ZADD", limit.key, limit.latest_us, ahead[index])
+        expect(redis.pcall("ZADD", limit.key, limit.latest_us, ahead[index]))
       end
     end
 
@@ -325,11 +335,11 @@ local function part(name)
         clamp(limit)
       end
       if amount > 0 then
-        ask("ZADD", key, limit.latest_us, limit.slot)
+        expect(redis.pcall("ZADD", key, limit.latest_us, limit.slot))
       elseif amount < 0 then
-        ask("ZREM", key, limit.slot)
+        expect(redis.pcall("ZREM", key, limit.slot))
       end
-      ask("ZREMRANGEBYSCORE", key, "-inf", string.format("%.0f", now_us))
+      expect(redis.pcall("ZREMRANGEBYSCORE", key, "-inf", string.format("%.0f", now_us)))
       part("expire")(key, limit.window_us)
       if held then
         read(limit, key, limit.slot)
@@ -344,7 +354,7 @@ local function part(name)
   -- Gives a limit a subject's own numbers. A missing field leaves the limit's; so does an unreadable one.
   if name == "override" then
     return function(limit, reply)
-      local prefix, fields, overridden, unreadable = string.match(limit.key, "([^:@]*)[^:]*$") .. ".", {}, 0, 0
+      local prefix, fields, overridden, unreadable = string.match(limit.key, "^.*:([^:@]*)") .. ".", {}, 0, 0
       if reply.err and not string.find(tostring(reply.err), "WRONGTYPE", 1, true) then
         error({ fault = tostring(reply.err) }, 0)
       elseif reply.err then
@@ -355,7 +365,7 @@ local function part(name)
       end
 
       local function number(field, pattern, least, most)
-        local text = fields[prefix .. field] or (limit.flags % 8 >= 4 and fields[field])
+        local text = fields[prefix .. field] or (limit.flags % 4 >= 2 and fields[field])
         local value = text and #text <= 32 and string.match(text, pattern) and tonumber(text)
         if value and value >= least and value <= most then
           overridden = 2
@@ -365,7 +375,7 @@ local function part(name)
       end
 
       local max = number("max_requests", "^%d+$", 0, 1000000000000) or limit.max
-      local burst = number("burst", "^%d+$", 1, 1000000000000) or limit.flags % 32 >= 16 and limit.capacity
+      local burst = number("burst", "^%d+$", 1, 1000000000000) or limit.flags % 256 >= 128 and limit.capacity
       local expiry = number("expiry", "^%d+%.?%d*$", 0.000001, 315576000)
       limit.own = { limit.max, limit.capacity, limit.window_us }
       limit.max, limit.capacity = max, limit.algorithm == "token_bucket" and max > 0 and burst or max
@@ -390,7 +400,7 @@ local function part(name)
     return function(limit, operation, slot)
       local ok, fault = true, nil
       if operation == "reset" then
-        ask("DEL", limit.key)
+        expect(redis.pcall("DEL", limit.key))
       end
       if limit.shadow and not limit.unlimited then
         ok, fault = pcall(limit.read, limit, limit.key, slot)
@@ -410,24 +420,30 @@ local function part(name)
     end
   end
 
+  -- Returns whether a cost fits beside what is used; if not, also how much may be used when it does, unless it never can.
+  if name == "fit" then
+    return function(used, capacity, cost, slack)
+      if cost == 0 and capacity > 0 then
+        return true
+      elseif cost > capacity or capacity == 0 then
+        return false
+      end
+      return used <= capacity - cost + slack, capacity - cost
+    end
+  end
+
   -- Finds whether a limit by itself admits what does not plainly fit and, if it does not, when it would.
   if name == "judge" then
     return function(limit, cost, draw)
-      local capacity, room = limit.capacity, limit.capacity - cost
-      if limit.unlimited or limit.holds or (cost == 0 and capacity > 0) then
+      if limit.unlimited or limit.holds then
         return
       end
-      if room < 0 or capacity == 0 then
-        limit.admits, limit.retry_us = false, -1
-        return
+      local admits, room = part("fit")(limit.used, limit.capacity, cost, limit.slack)
+      if admits and room and limit.soft and draw < (limit.used / limit.capacity - limit.soft) / (1 - limit.soft) then
+        admits, room, limit.changed = false, limit.soft * limit.capacity, (limit.changed or 0) + 4
       end
-      if limit.used > room + limit.slack then
-        limit.admits = false
-      elseif limit.soft and draw < (limit.used / capacity - limit.soft) / (1 - limit.soft) then
-        limit.admits, limit.changed, room = false, (limit.changed or 0) + 4, limit.soft * capacity
-      end
-      if not limit.admits then
-        limit.retry_us = math.max(math.ceil(limit.wait(limit, room)), 1)
+      if not admits then
+        limit.admits, limit.retry_us = false, room and math.max(math.ceil(limit.wait(limit, room)), 1) or -1
       end
     end
   end
@@ -447,7 +463,7 @@ local function part(name)
   end
 
   -- Ends a request that spends nothing. The same one again has spent before, so it is admitted, and takes its slot again
-  -- only where that was freed meanwhile. A refusal writes clamps and nothing else; if that fails, the next one tries again.
+  -- only where that was freed meanwhile. A refusal writes clamps and nothing else; if that fails, the next one tries it.
   if name == "settle" then
     return function(limit, admitted, repeated, full, operation)
       if repeated and limit.slot and not limit.holds then
@@ -461,115 +477,116 @@ local function part(name)
       end
     end
   end
-end
 
--- Returns the limit at a position in ARGV, which leads to the others of its policy. A plain request needs no more than 16
--- fields on it, seven of them added later: with a seventeenth, Lua would make the table anew.
-local function parse(at)
-  local algorithm, max, flags = ARGV[at], ARGV[at + 1] + 0, ARGV[at + 3] + 0
-  local read, wait, spend = part(algorithm)
-  local limit = {
-    algorithm = algorithm,
-    read = read,
-    wait = wait,
-    spend = spend,
-    max = max,
-    capacity = max,
-    window_us = ARGV[at + 2] + 0,
-    flags = flags,
-    slack = 0,
-  }
-  if flags ~= 0 and flags ~= 4 then
-    at = at + 4
-    limit.shadow, limit.aligned = flags % 2 >= 1, flags % 4 >= 2
-    if flags % 32 >= 16 then
-      limit.capacity, at = ARGV[at] + 0, at + 1
+  -- Answers any request, or one that a fault has ended: with the fault.
+  if name == "answer" then
+    -- Returns the limit at a position in ARGV, which leads to the others of its policy; where they end in ARGV, and how
+    -- many keys they have. A limit has room for 16 fields, seven of them added later: with a seventeenth, Lua would make
+    -- the table anew.
+    local function parse(at)
+      local flags, max, algorithm = ARGV[at] + 0, ARGV[at + 1] + 0, "fixed_window"
+      local capacity, soft, next_at, keys = max, nil, at + 3, flags % 4 >= 2 and 2 or 1
+      if flags % 128 >= 64 then
+        algorithm, next_at = ARGV[next_at], next_at + 1
+      end
+      if flags % 256 >= 128 then
+        capacity, next_at = ARGV[next_at] + 0, next_at + 1
+      end
+      if flags >= 256 then
+        soft, next_at = ARGV[next_at] + 0, next_at + 1
+      end
+      local read, wait, spend = part(algorithm)
+      local limit = {
+        algorithm = algorithm,
+        read = read,
+        wait = wait,
+        spend = spend,
+        max = max,
+        capacity = capacity,
+        window_us = ARGV[at + 2] + 0,
+        flags = flags,
+        slack = 0,
+      }
+      if flags % 64 >= 16 or soft then
+        limit.aligned, limit.shadow, limit.soft = flags % 32 >= 16, flags % 64 >= 32, soft
+      end
+      if flags % 2 == 1 then
+        local more
+        limit.next, next_at, more = parse(next_at)
+        return limit, next_at, keys + more
+      end
+      return limit, next_at, keys
     end
-    if flags % 64 >= 32 then
-      limit.soft, at = ARGV[at] + 0, at + 1
-    end
-    limit.next = flags >= 64 and parse(at)
-    limit.draws = limit.soft or limit.next and limit.next.draws
-  end
-  return limit
-end
 
--- Decides a request, from one of its limits on: reads and judges this limit, then the others; when all are known, on the
--- way back, spends. Takes and returns whether every enforced limit admits, whether the request has spent before, and
--- whether a slot that it needs is not to be had.
-local function decide(limit, key, fields, admitted, repeated, full, operation, cost, draw, slot)
-  local flags = limit.flags
-  if limit.changed then
-    part("restore")(limit)
-  end
-  if flags % 8 >= 4 then
-    fields, key = redis.pcall("HGETALL", KEYS[key]), key + 1
-  end
-  limit.key, limit.admits, limit.retry_us, limit.amount = KEYS[key], true, 0, cost
-  if flags % 16 >= 4 and (fields[1] or fields.err) then
-    part("override")(limit, fields)
-  end
-  if limit.unlimited or limit.shadow or operation == "reset" then
-    part("read")(limit, operation, slot)
-  else
-    limit.read(limit, limit.key, slot)
-  end
-  if operation == "charge" or operation == "refund" or operation == "renew" or operation == "release" then
-    part("adjust")(limit, operation, cost)
-  elseif limit.used + cost > limit.capacity + limit.slack or limit.soft or limit.capacity == 0 then
-    part("judge")(limit, cost, draw)
-  end
-  if not limit.shadow then
-    admitted, repeated = admitted and limit.admits, repeated or (limit.holds and operation == "acquire")
-    full = full or (limit.slot and not limit.admits)
-  elseif limit.holds and operation == "acquire" then
-    limit.amount = 0 -- a shadow that has the slot keeps it as it is
-  end
-  if limit.next then
-    admitted, repeated, full = decide(limit.next, key + 1, fields, admitted, repeated, full, operation, cost, draw, slot)
-  end
-  if not admitted or repeated or operation == "peek" or limit.unlimited then
-    part("settle")(limit, admitted, repeated, full, operation)
-    return admitted, repeated, full
-  end
-  local amount, other = limit.admits and limit.amount or 0, limit.next
-  while other and (other.key ~= limit.key or other.unlimited) do
-    other = other.next
-  end
-  if other then
-    limit.used = limit.used + amount -- limits that meet in one counter move it once
-  elseif limit.shadow and (amount ~= 0 or limit.clamped) then
-    pcall(limit.spend, limit, amount) -- a shadow that cannot be written must not fail the others
-  elseif amount ~= 0 or limit.clamped then
-    limit.spend(limit, amount)
-  end
-  return admitted, repeated, full
-end
-
--- Answers each request from a position in ARGV on. Policies are remembered where another request follows.
-local function answer(at, key, reply, size, policies)
-  local operation, policy_at, cost, next_at, draw, slot = ARGV[at], ARGV[at + 1] + 0, ARGV[at + 2] + 0, at + 3, nil, nil
-  local limit = policies and policies[policy_at] or parse(policy_at)
-  if limit.draws then
-    draw, next_at = ARGV[next_at] + 0, next_at + 1
-  end
-  if operation == "acquire" or operation == "renew" or operation == "release" then
-    slot, next_at = ARGV[next_at], next_at + 1
-  end
-  local ok, fault = pcall(decide, limit, key, nil, true, false, false, operation, cost, draw, slot)
-  if not ok then
-    if type(fault) ~= "table" or not fault.fault then
-      error(fault, 0) -- a fault of the script is nobody's answer
+    -- Parses a policy that other requests may share; only the embedded store has some from call to call.
+    local function parse_once(at)
+      local policy = ARGV.policies and ARGV.policies[at]
+      if policy then
+        return policy.limit, policy.next_at, policy.keys
+      end
+      local limit, next_at, keys = parse(at)
+      if ARGV.policies or ARGV[next_at] then
+        ARGV.policies = ARGV.policies or {}
+        ARGV.policies[at] = { limit = limit, next_at = next_at, keys = keys }
+      end
+      return limit, next_at, keys
     end
-    reply = size > 0 and reply or {}
-    reply[size + 1], size = fault.fault, size + 1
-  end
-  if policies or ARGV[next_at] then
-    policies = policies or {}
-    policies[policy_at] = limit
-  end
-  repeat
-    if ok then
+
+    -- Decides a request, from one of its limits on: reads and judges this limit, then the others; when all are known, on
+    -- the way back, spends. Takes and returns whether every enforced limit admits, whether the request has spent before,
+    -- and whether a slot that it needs is not to be had.
+    local function decide(limit, key, fields, admitted, repeated, full, operation, cost, draw, slot)
+      local flags = limit.flags
+      if limit.changed then
+        part("restore")(limit)
+      end
+      if flags % 4 >= 2 then
+        fields, key = redis.pcall("HGETALL", KEYS[key]), key + 1
+      end
+      limit.key, limit.admits, limit.retry_us, limit.amount = KEYS[key], true, 0, cost
+      if flags % 8 >= 2 and (fields[1] or fields.err) then
+        part("override")(limit, fields)
+      end
+      if limit.unlimited or limit.shadow or operation == "reset" then
+        part("read")(limit, operation, slot)
+      else
+        limit.read(limit, limit.key, slot)
+      end
+      if operation == "charge" or operation == "refund" or operation == "renew" or operation == "release" then
+        part("adjust")(limit, operation, cost)
+      elseif limit.used + cost > limit.capacity + limit.slack or limit.soft or limit.capacity == 0 then
+        part("judge")(limit, cost, draw)
+      end
+      if not limit.shadow then
+        admitted, repeated = admitted and limit.admits, repeated or (limit.holds and operation == "acquire")
+        full = full or (limit.slot and not limit.admits)
+      elseif limit.holds and operation == "acquire" then
+        limit.amount = 0 -- a shadow that has the slot keeps it as it is
+      end
+      if limit.next then
+        admitted, repeated, full =
+          decide(limit.next, key + 1, fields, admitted, repeated, full, operation, cost, draw, slot)
+      end
+      if not admitted or repeated or operation == "peek" or limit.unlimited then
+        part("settle")(limit, admitted, repeated, full, operation)
+        return admitted, repeated, full
+      end
+      local amount, other = limit.admits and limit.amount or 0, limit.next
+      while other and (other.key ~= limit.key or other.unlimited) do
+        other = other.next
+      end
+      if other then
+        limit.used = limit.used + amount -- limits that meet in one counter move it once
+      elseif limit.shadow and (amount ~= 0 or limit.clamped) then
+        pcall(limit.spend, limit, amount) -- a shadow that cannot be written must not fail the others
+      elseif amount ~= 0 or limit.clamped then
+        limit.spend(limit, amount)
+      end
+      return admitted, repeated, full
+    end
+
+    -- Writes what each limit says.
+    local function report(limit, reply, size)
       local used, remaining, reset_us = limit.used, limit.capacity - limit.used, limit.reset_us
       if limit.slack > 0 or limit.capacity == 0 then
         used, remaining = math.floor(used + limit.slack), math.floor(remaining + limit.slack)
@@ -581,25 +598,129 @@ local function answer(at, key, reply, size, policies)
       reply[size + 4] = remaining > 0 and remaining or 0
       reply[size + 5] = limit.retry_us
       reply[size + 6] = reset_us > 0 and reset_us or 0
-      size = size + 6
+      if limit.next then
+        return report(limit.next, reply, size + 6)
+      end
+      return size + 6
     end
-    key, limit = key + (limit.flags % 8 >= 4 and 2 or 1), limit.next
-  until not limit
-  if ARGV[next_at] then
-    return answer(next_at, key, reply, size, policies)
+
+    -- Returns where the next request begins in ARGV, KEYS and the reply.
+    return function(at, key, reply, size, fault)
+      local operation, policy_at, draw, slot, ok = ARGV[at], at + 2, nil, nil, nil
+      if string.find(operation, "@", 1, true) then
+        operation, draw = string.match(operation, "^(.*)@(.*)$")
+        draw = draw + 0
+      end
+      if operation == "acquire" or operation == "renew" or operation == "release" then
+        slot, policy_at = ARGV[policy_at], policy_at + 1
+      end
+      local limits_at = ARGV[policy_at] + 0
+      limits_at = limits_at < 0 and -limits_at or policy_at
+      local limit, next_at, keys = parse_once(limits_at)
+      next_at = limits_at == policy_at and next_at or policy_at + 1
+      if not fault then
+        ok, fault = pcall(decide, limit, key, nil, true, false, false, operation, ARGV[at + 1] + 0, draw, slot)
+      end
+      if ok then
+        return next_at, key + keys, report(limit, reply, size)
+      elseif type(fault) ~= "table" or not fault.fault then
+        error(fault, 0) -- a fault of the script is nobody's answer
+      end
+      for index = #reply, size + 2, -1 do
+        reply[index] = nil
+      end
+      reply[size + 1] = fault.fault
+      return next_at, key + keys, size + 1
+    end
   end
-  return reply
 end
 
-local function main()
-  if ARGV[1] == "1" then
-    local time = redis.call("TIME")
-    now_us = time[1] * 1000000 + time[2]
-  else
-    now_us = string.sub(ARGV[1], 3) + 0
+-- Decides a check by a plain policy, from one of its limits on, without the tables and functions that any request may
+-- need: reads and judges this limit, then the others; when all are known, on the way back, spends and reports. Takes the
+-- cost also as it stands in ARGV (amount), as Redis is slow to make a text of a number. Returns whether all admit, and
+-- where the next request begins in ARGV, KEYS and the reply; or nothing, having written nothing, if it is not as simple
+-- as that: an override lifts a limit, or the clock was set back.
+local function check(at, flags, key, cost, amount, admitted, reply, size, fields)
+  local next_at, next_key, next_size = at + 3, key + 1, size + 6
+  local max, window_us, admits, retry_us, changed = ARGV[at + 1] + 0, ARGV[at + 2] + 0, true, 0, 0
+  if flags % 4 >= 2 then
+    fields = redis.pcall("EXISTS", KEYS[key]) ~= 0 and redis.pcall("HGETALL", KEYS[key])
+    key, next_key = key + 1, key + 2
   end
-  -- The reply is as long as one limit's answer from the start. Only the embedded store has policies from call to call.
-  return answer(ARGV[2] + 0, 1, { 0, 0, 0, 0, 0, 0 }, 0, ARGV.policies)
+  if fields and flags % 8 >= 2 then
+    local limit = { flags = flags, key = KEYS[key], max = max, window_us = window_us }
+    part("override")(limit, fields)
+    max, window_us, changed = limit.max, limit.window_us, limit.changed
+    if limit.unlimited then
+      return nil
+    end
+  end
+  local used, reset_us, length_us = read_window(KEYS[key], window_us)
+  if length_us then
+    return nil
+  end
+  if used + cost > max or max == 0 then
+    local room
+    admits, room = part("fit")(used, max, cost, 0)
+    admitted, retry_us = admitted and admits, admits and 0 or room and reset_us or -1
+  end
+  if flags % 2 == 1 then
+    admitted, next_at, next_key, next_size =
+      check(next_at, ARGV[next_at] + 0, next_key, cost, amount, admitted, reply, next_size, fields)
+    if admitted == nil then
+      return nil
+    end
+  end
+  if admitted and cost > 0 then
+    used = used + cost
+    if reset_us == 0 then
+      reset_us = part("open")(KEYS[key], used, window_us, flags >= 16)
+    else
+      local total = redis.pcall("HINCRBY", KEYS[key], "n", amount)
+      if total ~= used then
+        expect(total)
+      end
+    end
+  end
+  reply[size + 1] = (admits and 1 or 0) + changed
+  reply[size + 2] = max
+  reply[size + 3] = used
+  reply[size + 4] = max > used and max - used or 0
+  reply[size + 5] = retry_us
+  reply[size + 6] = reset_us
+  return admitted, next_at, next_key, next_size
+end
+
+-- Answers each request from a position in ARGV on; with none given, from the first one on, having read the clock.
+local function answer(at, key, reply, size, answer_any)
+  if not at then
+    if ARGV[1] == "1" then
+      local time = redis.call("TIME")
+      now_us = time[1] * 1000000 + time[2]
+    else
+      now_us = string.sub(ARGV[1], 3) + 0
+    end
+    at, key, reply, size = 2, 1, { 0, 0, 0, 0, 0, 0 }, 0 -- as long as one limit's answer from the start
+  end
+  local ok, outcome, next_at, next_key, next_size = true, nil, nil, nil, nil
+  if ARGV[at] == "check" then
+    local limits_at, flags, cost = at + 2, ARGV[at + 2] + 0, ARGV[at + 1]
+    if flags < 0 then
+      limits_at, flags = -flags, ARGV[-flags] + 0
+    end
+    if flags % 16 < 8 then
+      ok, outcome, next_at, next_key, next_size = pcall(check, limits_at, flags, key, cost + 0, cost, true, reply, size)
+      next_at = limits_at == at + 2 and next_at or at + 3
+    end
+  end
+  if outcome == nil or not ok then
+    answer_any = answer_any or part("answer")
+    next_at, next_key, next_size = answer_any(at, key, reply, size, outcome)
+  end
+  if ARGV[next_at] then
+    return answer(next_at, next_key, reply, next_size, answer_any)
+  end
+  return reply
 end
 
 -- The embedded store keeps the functions that Redis makes anew for each call.
@@ -613,6 +734,6 @@ if ARGV[1] == "define" then
     end
     return functions[1], functions[2], functions[3]
   end
-  return main
+  return answer
 end
-return main()
+return answer()

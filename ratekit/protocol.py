@@ -20,8 +20,7 @@ from ratekit.limits import MOST_REQUESTS, Algorithm, Limit, Policy
 from ratekit.results import FIGURES, RateLimitResult
 
 VERSION = b"1"
-_SHADOW, _ALIGNED, _BRINGS_OVERRIDE, _HAS_OVERRIDE, _BURST, _SOFT, _MORE = 1, 2, 4, 8, 16, 32, 64
-_FIRST_LIMIT_AT = 3
+_MORE, _BRINGS_OVERRIDE, _HAS_OVERRIDE, _NOT_PLAIN, _ALIGNED, _SHADOW, _ALGORITHM, _BURST, _SOFT = (2**n for n in range(9))
 
 Item = bytes | str | int | float
 
@@ -37,9 +36,6 @@ class Operation(StrEnum):
     RENEW = "renew"
     RELEASE = "release"
     RESET = "reset"
-
-
-_SLOT_OPERATIONS = {Operation.ACQUIRE, Operation.RENEW, Operation.RELEASE}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +58,7 @@ class Compiled:
 
 
 class Call(NamedTuple):
-    """One request to the script: what it is about, and its line in ARGV."""
+    """One request to the script."""
 
     compiled: Compiled
     keys: tuple[bytes, ...]
@@ -76,13 +72,6 @@ class Call(NamedTuple):
         """The key of each limit's state, without those of overrides."""
         names = iter(self.keys)
         return [(next(names), next(names))[1] if brings else next(names) for brings in self.compiled.brings]
-
-    def items(self, policy_at: int) -> tuple[Item, ...]:
-        """Return its items of ARGV."""
-        line: tuple[Item, ...] = (self.operation, policy_at, self.cost)
-        if self.compiled.is_soft:
-            line += (self.draw,)
-        return line if self.slot is None else (*line, self.slot)
 
 
 # What a constructor does, in a third of the time: a frozen class sets its fields slowly, a named tuple takes a detour.
@@ -163,10 +152,7 @@ def encode_keys(policy: Policy | Limit, base_key: str, override_key: str | None,
 @lru_cache(maxsize=1024)
 def plan_of(policy: str, limits: tuple[Limit, ...]) -> Compiled:
     """Return limits as the script gets them, without overrides."""
-    items: list[bytes] = []
-    for index, limit in enumerate(limits):
-        items += _limit_items(limit, overrides=False, first=index == 0, more=index < len(limits) - 1)
-    return _compiled_of(policy, limits, items, brings=[False] * len(limits))
+    return _compiled_of(policy, limits, [0] * len(limits))
 
 
 def merge(calls: Sequence[Call]) -> Call:
@@ -186,32 +172,28 @@ def merge(calls: Sequence[Call]) -> Call:
 
 def pack(calls: Sequence[Call], clock_us: int = 0) -> tuple[list[bytes], list[Item]]:
     """Make KEYS and ARGV of a batch of calls; those with the same policy share its limits. A time of 0 asks the server."""
-    limits: list[Item] = []
-    positions: dict[tuple[bytes, ...], int] = {}
     names: list[bytes] = []
-    requests: list[Item] = []
-    for call in calls:
-        items = call.compiled.items
-        at = positions.get(items)
-        if at is None:
-            at = positions[items] = _FIRST_LIMIT_AT + len(limits)
-            limits += items
-        names += call.keys
-        requests += call.items(at)
-    return names, [_version(clock_us), _FIRST_LIMIT_AT + len(limits), *limits, *requests]
+    items: list[Item] = [b"%b@%d" % (VERSION, clock_us) if clock_us else VERSION]
+    positions: dict[tuple[bytes, ...], int] = {}
+    for plan, names_of_call, operation, cost, draw, slot in calls:
+        names += names_of_call
+        items += (f"{operation}@{draw}" if plan.is_soft else operation, cost)
+        if slot is not None:
+            items.append(slot)
+        position = positions.setdefault(plan.items, len(items) + 1)
+        if position > len(items):
+            items += plan.items
+        else:
+            items.append(-position)
+    return names, items
 
 
 def pack_one(call: Call, clock_us: int = 0) -> tuple[tuple[bytes, ...], tuple[Item, ...]]:
     """Make what `pack` makes of a batch of one, faster."""
     plan = call.compiled
-    if not clock_us and call.operation is Operation.CHECK and not plan.is_soft:
-        return call.keys, (*plan.check, call.cost)
-    items = plan.items
-    return call.keys, (_version(clock_us), _FIRST_LIMIT_AT + len(items), *items, *call.items(_FIRST_LIMIT_AT))
-
-
-def _version(clock_us: int) -> bytes:
-    return b"%b@%d" % (VERSION, clock_us) if clock_us else VERSION
+    if clock_us or call.operation is not Operation.CHECK or plan.is_soft:
+        return call.keys, tuple(pack([call], clock_us)[1])
+    return call.keys, (VERSION, b"check", call.cost, *plan.items)
 
 
 def unpack(calls: Sequence[Call], reply: Sequence[Any]) -> list[Sequence[int] | str]:
@@ -223,8 +205,8 @@ def unpack(calls: Sequence[Call], reply: Sequence[Any]) -> list[Sequence[int] | 
         if isinstance(reply[at], int):
             answers.append(reply[at : at + size])
         else:
-            answers.append(_text(reply[at]))
-            size = 1
+            message, size = reply[at], 1
+            answers.append(message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message))
         at += size
     return answers
 
@@ -251,50 +233,53 @@ _MOST_MERGED = 1024
 
 def _merge(plans: Sequence[Compiled]) -> Compiled:
     limits = tuple(limit for plan in plans for limit in plan.limits)
-    items: list[bytes] = []
-    for number, plan in enumerate(plans):
-        for index, limit in enumerate(plan.limits):
-            last = number == len(plans) - 1 and index == len(plan.limits) - 1
-            items += _limit_items(limit, overrides=plan.overrides, first=index == 0, more=not last)
+    overrides = [flag for plan in plans for flag in _override_flags(len(plan.limits), overrides=plan.overrides)]
     name = "+".join(dict.fromkeys(plan.policy for plan in plans))
-    return _compiled_of(name, limits, items, brings=[brings for plan in plans for brings in plan.brings])
+    return _compiled_of(name, limits, overrides)
 
 
 def _compile(policy: Policy, *, overrides: bool) -> Compiled:
-    items: list[bytes] = []
-    for index, limit in enumerate(policy.limits):
-        items += _limit_items(limit, overrides=overrides, first=index == 0, more=index < len(policy.limits) - 1)
-    return _compiled_of(policy.name, policy.limits, items, brings=[overrides] + [False] * (len(policy.limits) - 1))
+    return _compiled_of(policy.name, policy.limits, _override_flags(len(policy.limits), overrides=overrides))
 
 
-def _compiled_of(policy: str, limits: tuple[Limit, ...], items: list[bytes], *, brings: list[bool]) -> Compiled:
-    first, requests_at = (b"%d" % position for position in (_FIRST_LIMIT_AT, _FIRST_LIMIT_AT + len(items)))
+def _override_flags(count: int, *, overrides: bool) -> list[int]:
+    """Return the flags of as many limits of one policy that say where their override is: the first one brings it."""
+    return [_BRINGS_OVERRIDE] + [_HAS_OVERRIDE] * (count - 1) if overrides else [0] * count
+
+
+def _compiled_of(policy: str, limits: tuple[Limit, ...], overrides: Sequence[int]) -> Compiled:
+    suffixes = tuple(keys.limit_suffix(limit) for limit in limits)
+    common = 0 if all(map(_is_plain, limits)) and len(set(suffixes)) == len(suffixes) else _NOT_PLAIN
+    more = [_MORE] * (len(limits) - 1) + [0]
+    flags = [common + override + another for override, another in zip(overrides, more, strict=True)]
+    items = tuple(item for limit, flag in zip(limits, flags, strict=True) for item in _limit_items(limit, flag))
     return Compiled(
         policy=policy,
         limits=limits,
-        items=tuple(items),
-        check=(VERSION, requests_at, *items, b"check", first),
-        suffixes=tuple(keys.limit_suffix(limit) for limit in limits),
-        brings=tuple(brings),
+        items=items,
+        check=(VERSION, b"check", *items),
+        suffixes=suffixes,
+        brings=tuple(override == _BRINGS_OVERRIDE for override in overrides),
         is_soft=any(limit.soft is not None for limit in limits),
         has_slots=any(limit.algorithm is Algorithm.CONCURRENCY for limit in limits),
     )
 
 
-def _limit_items(limit: Limit, *, overrides: bool, first: bool, more: bool) -> list[bytes]:
-    flags = _SHADOW * limit.shadow + _ALIGNED * limit.aligned + _MORE * more
-    if overrides:
-        flags += _BRINGS_OVERRIDE if first else _HAS_OVERRIDE
-    optional: list[float] = []
+def _is_plain(limit: Limit) -> bool:
+    return limit.algorithm is Algorithm.FIXED_WINDOW and not limit.shadow and limit.soft is None
+
+
+def _limit_items(limit: Limit, flags: int) -> list[bytes]:
+    """Return a limit's items of ARGV; the flags are those that others of its policy decide."""
+    optional: list[str | float] = []
+    if limit.algorithm is not Algorithm.FIXED_WINDOW:
+        flags += _ALGORITHM
+        optional.append(limit.algorithm)
     if limit.burst is not None:
         flags += _BURST
         optional.append(limit.burst)
     if limit.soft is not None:
         flags += _SOFT
         optional.append(limit.soft)
-    items = (limit.algorithm, limit.max_requests, limit.window_us, flags, *optional)
-    return [str(item).encode() for item in items]
-
-
-def _text(message: object) -> str:
-    return message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)
+    flags += _ALIGNED * limit.aligned + _SHADOW * limit.shadow
+    return [str(item).encode() for item in (flags, limit.max_requests, limit.window_us, *optional)]

@@ -499,6 +499,33 @@ def test_requests_of_a_batch_see_each_other(engine, clock, has_slots):
     check()
 
 
+def as_not_plain(call: Call) -> Call:
+    """The same call of fixed windows, said to be by a policy that is not plain: flags are every third item."""
+    items = [b"%d" % (int(item) + 8) if at % 3 == 0 else item for at, item in enumerate(call.compiled.items)]
+    return call._replace(compiled=replace(call.compiled, items=tuple(items)))
+
+
+def test_plain_policy_is_decided_as_any_other_whatever_comes(engine, clock):
+    """Checks by fixed windows alone go a short way through the script: to the same answers, and to the same state."""
+    pauses = st.sampled_from([0, 0, 0, 0.5, 5, 100, -3600])
+    steps = st.lists(st.tuples(pauses, st.none() | overrides(engine), COSTS), max_size=10)
+
+    @engine.examples(180)
+    @given(policies(engine, [Algorithm.FIXED_WINDOW], most=4, shadow=False), steps)
+    def check(policy, steps):
+        short, long = engine.open(), engine.open()
+        for pause, override, cost in steps:
+            clock.advance(pause)
+            for bench in (short, long) if override is not None else ():
+                bench.override(override)
+            calls = [encode(policy, bench.subject, cost=cost) for bench in (short, long)]
+            answers = short.limiter.store.run(calls[0]), long.limiter.store.run_many([as_not_plain(calls[1])])[0]
+            assert list(answers[0]) == list(answers[1])
+            assert list(short.dump(policy).values()) == list(long.dump(policy).values())
+
+    check()
+
+
 def test_burst_of_a_limit_stays_when_an_override_changes_its_rate(bench):
     """A burst is the capacity of the bucket, also one that happens to equal max_requests."""
     policy = Policy(ENDPOINT, Limit(10, 1, burst=10))

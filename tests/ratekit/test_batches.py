@@ -89,6 +89,19 @@ def test_key_of_a_wrong_type_fails_its_request_alone(limiter, algorithm, positio
             assert answer[2] == answer[8] == 2
 
 
+@pytest.mark.parametrize("limiter", list(SERVERS), indirect=True)
+def test_fault_while_the_limits_of_a_request_are_written_leaves_its_neighbours_their_answers(limiter):
+    """A number that Redis does not count on is found when it is written, after that of the limit behind it."""
+    policy = Policy("p", [Limit(5, 60, name="first"), Limit(5, 60, name="second")])
+    calls = [encode(policy, subject) for subject in ("a", "b", "c")]
+    limiter.store.run_many(calls)
+    limiter.store.client.hset("ratelimit:p:{b}:first", "n", "1.0")
+    answers = limiter.store.run_many(calls)
+    assert "not an integer" in answers[1]
+    assert [(answer[2], answer[8], len(answer)) for answer in (answers[0], answers[2])] == [(2, 2, 12)] * 2
+    assert "not an integer" in limiter.store.run_many(calls[1:2])[0]
+
+
 def test_full_memory_fails_writes_alone_and_refusals_go_on():
     """Needs a server of its own: memory is full for everybody."""
     for executable in filter(None, SERVERS.values()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ratekit import Limit, Policy, RateLimitExceeded
+from ratekit.protocol import encode, merge
 from ratekit.testing import assert_admits
 
 WINDOWED = ["fixed_window", "sliding_window_counter", "sliding_window_log", "token_bucket"]
@@ -383,14 +384,9 @@ def test_soft_band_refuses_with_growing_probability(limiter):
 
 def test_request_that_is_limited_twice_in_one_counter_is_charged_once(limiter):
     one, other = Limit(5, 60, name="minute"), Limit(3, 60, name="minute")
-    from ratekit.protocol import Call, Compiled, compiled
-
-    both = [compiled(Policy("search", [limit]), overrides=False) for limit in (one, other)]
-    items = (*both[0].items[:3], b"64", *both[1].items)
-    check = (b"1", b"11", *items, b"check", b"3")
-    merged = Compiled((one, other), items, check, (":minute", ":minute"), (False, False), False, False)
-    key = b"ratelimit:search:{user:1}:minute"
-    answers = [limiter.decide(Call(merged, (key, key))) for _ in range(5)]
+    merged = merge([encode(Policy("search", [limit]), "user:1", overrides=False) for limit in (one, other)])
+    assert merged.keys == (b"ratelimit:search:{user:1}:minute",) * 2
+    answers = [limiter.decide(merged) for _ in range(5)]
     assert [answer.allowed for answer in answers] == [True, True, True, False, False]
     assert [tier.used for tier in answers[2].tiers] == [3, 3]
 

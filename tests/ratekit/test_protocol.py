@@ -7,7 +7,7 @@ import re
 import pytest
 
 from ratekit import Limit, Policy
-from ratekit.protocol import Call, Operation, compiled, decode, encode, pack, pack_one, unpack
+from ratekit.protocol import Call, Operation, compiled, decode, encode, merge, pack, pack_one, unpack
 from ratekit.stores import script
 
 HEADER = script.read("ratekit").decode().split("]]")[0]
@@ -32,19 +32,47 @@ def documented(section: str) -> list[str]:
 
 def test_documented_items_of_argv_are_what_pack_makes():
     assert documented("ARGV") == [
-        "version", "requests_at",
-        "algorithm", "max_requests", "window_us", "flags", "burst", "soft",
-        "operation", "policy_at", "cost", "draw", "slot",
+        "version",
+        "operation", "cost", "slot",
+        "flags", "max_requests", "window_us", "algorithm", "burst", "soft",
     ]  # fmt: skip
     call = Call(compiled(RICH, overrides=True), (b"o", b"a", b"b", b"c", b"d"), Operation.ACQUIRE, 1, 0.25, "id")
     _, items = pack([call])
-    first = ["fixed_window", 100, 60_000_000, 4 + 32 + 64, 0.8]
-    second = ["token_bucket", 50, 1_000_000, 8 + 16 + 64, 200]
-    third = ["fixed_window", 9, 60_000_000, 1 + 2 + 8 + 64]
-    fourth = ["concurrency", 3, 30_000_000, 8]
+    first = [1 + 2 + 8 + 256, 100, 60_000_000, 0.8]
+    second = [1 + 4 + 8 + 64 + 128, 50, 1_000_000, "token_bucket", 200]
+    third = [1 + 4 + 8 + 16 + 32, 9, 60_000_000]
+    fourth = [4 + 8 + 64, 3, 30_000_000, "concurrency"]
     limits = [str(item).encode() for item in (*first, *second, *third, *fourth)]
-    assert items == [b"1", 3 + len(limits), *limits, "acquire", 3, 1, 0.25, "id"]
-    assert items[int(items[1]) - 1] == "acquire"
+    assert items == [b"1", "acquire@0.25", 1, "id", *limits]
+
+
+@pytest.mark.parametrize(
+    ("limits", "is_plain"),
+    [
+        ([Limit(5, 60)], True),
+        ([Limit(5, 60), Limit(9, 3600, aligned=True)], True),
+        ([Limit(5, 60), Limit(9, 3600, shadow=True)], False),
+        ([Limit(5, 60), Limit(9, 3600, soft=0.5)], False),
+        ([Limit(5, 60), Limit(9, 3600, algorithm="sliding_window_log")], False),
+    ],
+)
+def test_policy_is_plain_if_all_its_limits_are_enforced_fixed_windows(limits, is_plain):
+    assert [flags & 8 for flags in flags_of(encode(Policy("p", limits), "u"))] == [0 if is_plain else 8] * len(limits)
+
+
+def flags_of(call: Call) -> list[int]:
+    """The flags of each limit of a call."""
+    flags, at = [], 0
+    for _ in call.compiled.limits:
+        flags.append(int(call.compiled.items[at]))
+        at += 3 + sum(flags[-1] & bit != 0 for bit in (64, 128, 256))
+    return flags
+
+
+def test_merged_calls_are_plain_unless_two_limits_may_meet_in_one_counter():
+    calls = [encode(Policy(f"p{number}", Limit(5, 60, name=name)), "u") for number, name in enumerate(["a", "b", "a"])]
+    assert flags_of(merge(calls[:2])) == [1 + 2, 2]
+    assert flags_of(merge(calls)) == [1 + 2 + 8, 1 + 2 + 8, 2 + 8]
 
 
 def test_documented_keys_are_what_encode_makes():
@@ -71,11 +99,11 @@ def test_documented_figures_are_those_of_a_tier():
 def test_documented_flags_are_powers_of_two():
     flags = re.findall(r"^ +flags {2,}((?:.|\n)*?)\n +[a-z_]+ {2,}", HEADER, re.MULTILINE)
     limit, answer = ([int(bit) for bit in re.findall(r"(\d+) [a-z]", text)] for text in flags)
-    assert (limit, answer) == ([1, 2, 4, 8, 16, 32, 64], [1, 2, 4, 8, 16])
+    assert (limit, answer) == ([2**bit for bit in range(9)], [1, 2, 4, 8, 16])
 
 
 def test_operations_are_the_documented_ones():
-    line = re.search(r"operation +(.*)", HEADER)[1]
+    line = re.search(r"operation +(.*);", HEADER)[1]
     assert set(re.findall(r"[a-z]+", line)) - {"or"} == set(Operation)
 
 
@@ -84,8 +112,9 @@ def test_batch_shares_the_limits_of_a_policy():
     calls = [encode(one, "a", overrides=False), encode(other, "a", overrides=False), encode(one, "b", overrides=False)]
     keys, items = pack(calls, clock_us=77)
     assert len(keys) == 4
-    assert items[:2] == [b"1@77", 3 + 4 + 8]
-    assert items[14:] == ["check", 3, 1, "check", 7, 1, "check", 3, 1]
+    first, second = (call.compiled.items for call in calls[:2])
+    assert items == [b"1@77", "check", 1, *first, "check", 1, *second, "check", 1, -4]
+    assert items[4 - 1] == first[0]
 
 
 @pytest.mark.parametrize("policy", [RICH, Policy("plain", ["5/s", "9/min"])], ids=["rich", "plain"])

@@ -303,7 +303,7 @@ def test_bug_in_the_script_surfaces(redis_server, monkeypatch):
 
 def test_minimal_rights_are_enough(server):
     """What docs/stores.md tells to grant."""
-    rights = "on >secret -@all +evalsha +eval +time +hgetall +hmget +hget +hset +hincrby +pexpire +del +zadd +zrange"
+    rights = "on >secret -@all +evalsha +eval +time +exists +hgetall +hmget +hget +hset +hincrby +pexpire +del +zadd +zrange"
     more = "+zrangebyscore +zcount +zcard +zrank +zscore +zrem +zremrangebyscore ~ratelimit:* ~ratelimit_override:*"
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "limiter", "reset", *rights.split(), *more.split())
