@@ -17,7 +17,7 @@ from ratekit.keys import DEFAULT_PREFIX, check_prefix
 from ratekit.limits import Limit, Policy
 from ratekit.modes import RateLimitMode
 from ratekit.outage import OnOutage, Outage
-from ratekit.protocol import Call, Operation, decode, encode
+from ratekit.protocol import CHECK, Call, Operation, decode, encode
 from ratekit.refusals import RefusalCache
 from ratekit.results import RateLimitResult
 
@@ -76,7 +76,7 @@ class Operations(ABC, Generic[Answer]):
         self, policy: Policy | Limit, subject: str, *, cost: int = 1, endpoint: str | None = None, overrides: bool = True
     ) -> Answer:
         """Decide a request and, if it is admitted, spend its cost from every limit of the policy. A cost of 0 looks."""
-        call = encode(policy, subject, endpoint, self.prefix, Operation.CHECK, cost, overrides)
+        call = encode(policy, subject, endpoint, self.prefix, CHECK, cost, overrides)
         if call.compiled.has_slots:
             raise _needs_slot(call)
         return self.decide(call)

@@ -20,6 +20,7 @@ from ratekit.limits import MOST_REQUESTS, Algorithm, Limit, Policy
 from ratekit.results import FIGURES, RateLimitResult
 
 VERSION = b"1"
+_LONGEST_PART = keys.LONGEST_PART
 _MORE, _BRINGS_OVERRIDE, _HAS_OVERRIDE, _NOT_PLAIN, _ALIGNED, _SHADOW, _ALGORITHM, _BURST, _SOFT = (2**n for n in range(9))
 
 Item = bytes | str | int | float
@@ -36,6 +37,9 @@ class Operation(StrEnum):
     RENEW = "renew"
     RELEASE = "release"
     RESET = "reset"
+
+
+CHECK = Operation.CHECK  # Python 3.11 takes its time to look up the member of an enum
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,15 +119,19 @@ def encode(
     slot: str | None = None,
 ) -> Call:
     """Make the call that a check of a subject against a policy needs. Raises ConfigurationError if it makes no sense."""
-    ready = policy._compiled if type(policy) is Policy else None
-    plan = ready[1 if overrides else 0] if ready is not None else compiled(policy, overrides)
+    if type(policy) is Policy and policy._compiled is not None:
+        plan: Compiled = policy._compiled[1 if overrides else 0]
+        if endpoint is None:
+            endpoint = policy.name
+    else:
+        plan = compiled(policy, overrides)
     if type(cost) is not int or not 0 <= cost <= MOST_REQUESTS:
         raise ConfigurationError(f"cost {cost!r} is not a whole number between 0 and {MOST_REQUESTS}")
     if not isinstance(subject, str):
         raise ConfigurationError(f"subject {subject!r} is not a text")
     if not endpoint or not isinstance(endpoint, str):
         endpoint = _endpoint_of(policy, endpoint)
-    make = _names if len(subject) <= keys.LONGEST_PART else _names.__wrapped__  # a cache of long subjects is too large
+    make = _names if len(subject) <= _LONGEST_PART else _names.__wrapped__  # a cache of long subjects is too large
     names = make(plan, prefix, endpoint, subject)
     return _call(Call, (plan, names, operation, cost, random.random() if plan.is_soft else 0, slot))
 
@@ -191,7 +199,7 @@ def pack(calls: Sequence[Call], clock_us: int = 0) -> tuple[list[bytes], list[It
 def pack_one(call: Call, clock_us: int = 0) -> tuple[tuple[bytes, ...], tuple[Item, ...]]:
     """Make what `pack` makes of a batch of one, faster."""
     plan = call.compiled
-    if clock_us or call.operation is not Operation.CHECK or plan.is_soft:
+    if clock_us or call.operation is not CHECK or plan.is_soft:
         return call.keys, tuple(pack([call], clock_us)[1])
     return call.keys, (VERSION, b"check", call.cost, *plan.items)
 

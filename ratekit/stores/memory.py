@@ -18,7 +18,7 @@ from ratekit.breaker import Health
 from ratekit.errors import ConfigurationError
 from ratekit.events import StoreState
 from ratekit.outage import outage_in
-from ratekit.protocol import Call, Compiled, Operation, pack, unpack
+from ratekit.protocol import CHECK, Call, Compiled, pack, unpack
 from ratekit.stores import script
 
 # The fastest first. Plain Lua gives the same answers, more slowly.
@@ -55,7 +55,7 @@ class MemoryStore:
     def run(self, call: Call) -> Sequence[int]:
         """Decide one call. Raises StoreOutage if its keys hold something else."""
         compiled, names, operation, cost, _, _ = call
-        if operation is not Operation.CHECK or compiled.is_soft or len(names) > _MOST_KEYS:
+        if operation is not CHECK or compiled.is_soft or len(names) > _MOST_KEYS:
             answer = self.run_many([call])[0]
             if isinstance(answer, str):
                 raise outage_in(answer)
