@@ -10,10 +10,8 @@ white space and control characters, is percent-escaped within a part; so two dif
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import NamedTuple
-from urllib.parse import unquote_to_bytes
 
 from ratekit.errors import ConfigurationError
 from ratekit.limits import Algorithm, Limit
@@ -123,6 +121,8 @@ def _part(name: str, part: str) -> str:
 def _escaped(name: str, part: str) -> str:
     encoded = _refuse_empty(name, part).encode("utf-8", "surrogatepass")
     if len(encoded) > LONGEST_PART:
+        import hashlib  # few parts are that long, and the import of ratekit is faster without
+
         return _HASHED + hashlib.sha256(encoded).hexdigest()
     return "".join(_percent(char) if _is_special(char) else char for char in part)
 
@@ -138,6 +138,8 @@ def _percent(char: str) -> str:
 def _unescaped(part: str) -> str | None:
     if part.startswith(_HASHED):
         return None
+    from urllib.parse import unquote_to_bytes  # for listing overrides only, and slow to load
+
     return unquote_to_bytes(part).decode("utf-8", "surrogatepass")
 
 

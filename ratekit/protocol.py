@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -133,7 +132,13 @@ def encode(
         endpoint = _endpoint_of(policy, endpoint)
     make = _names if len(subject) <= _LONGEST_PART else _names.__wrapped__  # a cache of long subjects is too large
     names = make(plan, prefix, endpoint, subject)
-    return _call(Call, (plan, names, operation, cost, random.random() if plan.is_soft else 0, slot))
+    return _call(Call, (plan, names, operation, cost, _draw() if plan.is_soft else 0, slot))
+
+
+def _draw() -> float:
+    from random import random  # for soft limits only, and slow to load
+
+    return random()
 
 
 @lru_cache(maxsize=16384)
@@ -154,7 +159,7 @@ def encode_keys(policy: Policy | Limit, base_key: str, override_key: str | None,
     names = [f"{base_key}{suffix}".encode() for suffix in plan.suffixes]
     if override_key is not None:
         names.insert(0, override_key.encode())
-    return Call(plan, tuple(names), Operation.CHECK, cost, random.random() if plan.is_soft else 0)
+    return Call(plan, tuple(names), Operation.CHECK, cost, _draw() if plan.is_soft else 0)
 
 
 @lru_cache(maxsize=1024)
@@ -175,7 +180,7 @@ def merge(calls: Sequence[Call]) -> Call:
             _merged.clear()
         plan = _merged[key] = _merge(plans)
     names = tuple(name for call in calls for name in call.keys)
-    return Call(plan, names, Operation.CHECK, calls[0].cost, random.random() if plan.is_soft else 0)
+    return Call(plan, names, Operation.CHECK, calls[0].cost, _draw() if plan.is_soft else 0)
 
 
 def pack(calls: Sequence[Call], clock_us: int = 0) -> tuple[list[bytes], list[Item]]:
