@@ -6,7 +6,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypedDict, TypeVar
 
 from ratekit import stores
 from ratekit.absence import Absence
@@ -23,6 +23,15 @@ from ratekit.results import RateLimitResult
 
 DEADLINE = 0.05  # seconds that the store has for an answer
 Answer = TypeVar("Answer")
+
+
+class LimiterOptions(TypedDict, total=False):
+    """What a front hands on to its limiter."""
+
+    on_outage: str
+    deadline: float
+    instances: int | None
+    refusal_cache: bool
 
 
 class Operations(ABC, Generic[Answer]):

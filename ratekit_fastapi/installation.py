@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Unpack
 
 from fastapi import FastAPI, routing
 
@@ -15,8 +15,7 @@ from ratekit.front import Answers, BodyFunction
 from ratekit.headers import DEFAULT_STYLE, PROBLEM_TYPE
 from ratekit.keys import DEFAULT_PREFIX, check_prefix
 from ratekit.modes import get_rate_limit_mode
-from ratekit.operations import DEADLINE
-from ratekit.outage import OnOutage, as_on_outage
+from ratekit.operations import LimiterOptions
 from ratekit_fastapi.errors import REFUSALS, answer
 from ratekit_fastapi.routes import calls_of, is_limiter
 from ratekit_fastapi.settings import SETTINGS, Identify, Settings
@@ -50,15 +49,12 @@ def install(
     identify: Identify | None = None,
     headers: str | Iterable[str] = DEFAULT_STYLE,
     body: BodyFunction | None = None,
-    on_outage: str = OnOutage.OPEN,
-    deadline: float = DEADLINE,
-    instances: int | None = None,
-    refusal_cache: bool = False,
     trusted_hops: int | Iterable[str] | str | None = None,
     trusted_header: str = X_FORWARDED_FOR,
     prefix: str = DEFAULT_PREFIX,
     document: bool = True,
     fleet_mode: bool = False,
+    **limiter: Unpack[LimiterOptions],
 ) -> Settings:
     """Set up ratekit for an application and what is mounted in it.
 
@@ -74,10 +70,7 @@ def install(
         answers=Answers(headers, body),
         proxies=TrustedProxies.of(trusted_hops, trusted_header),
         prefix=check_prefix(prefix),
-        on_outage=as_on_outage(on_outage),
-        deadline=deadline,
-        instances=instances,
-        refusal_cache=refusal_cache,
+        **limiter,
     )
     settings.limiter()  # a store that makes no sense is told now
     if fleet_mode:

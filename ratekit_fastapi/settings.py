@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, Unpack
 
 from starlette.requests import HTTPConnection
 
@@ -14,8 +14,7 @@ from ratekit.fleet import Follower, follow
 from ratekit.front import Answers
 from ratekit.keys import DEFAULT_PREFIX, project_subject
 from ratekit.limiter import AsyncRateLimiter
-from ratekit.operations import DEADLINE
-from ratekit.outage import OnOutage
+from ratekit.operations import LimiterOptions
 
 Identity = tuple[Any, Any] | str | None
 Identify = Callable[[HTTPConnection], Identity | Awaitable[Identity]]
@@ -36,18 +35,14 @@ class Settings:
         answers: Answers | None = None,
         proxies: TrustedProxies | None = None,
         prefix: str = DEFAULT_PREFIX,
-        on_outage: str = OnOutage.OPEN,
-        deadline: float = DEADLINE,
-        instances: int | None = None,
-        refusal_cache: bool = False,
+        **limiter: Unpack[LimiterOptions],
     ) -> None:
         self.answers = answers or Answers()
         self.proxies = proxies or TrustedProxies()
         self.prefix = prefix
         self._identify = identify or _identity_in_state
         self._store = store
-        self._options: dict[str, Any] = {"on_outage": on_outage, "deadline": deadline, "instances": instances}
-        self._options |= {"prefix": prefix, "refusal_cache": refusal_cache}
+        self._options = limiter
         self._limiters: dict[int, AsyncRateLimiter] = {}
         self._follower: Follower | None = None
 
@@ -58,7 +53,7 @@ class Settings:
         if limiter is None:
             if len(self._limiters) >= _MOST_CLIENTS:
                 self._limiters.clear()
-            limiter = self._limiters[id(store)] = AsyncRateLimiter(store, **self._options)
+            limiter = self._limiters[id(store)] = AsyncRateLimiter(store, prefix=self.prefix, **self._options)
         return limiter.with_on_outage(on_outage)
 
     def follow_fleet(self) -> None:

@@ -83,7 +83,8 @@ class Hub:
             self._look_soon(self._slots)
 
     def connections(self) -> Iterator[Any]:
-        """Return the connections that are open."""
+        """Return the connections that are open, those of the client among them."""
+        yield from getattr(getattr(self._client, "connection_pool", None), "_available_connections", ())
         for line in self._lines.values():
             connection = getattr(line.wire, "connection", None)
             if connection is not None:

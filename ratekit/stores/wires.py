@@ -117,12 +117,12 @@ class ConnectionWire(asyncio.Protocol):
     def close(self) -> None:
         """Close the connection."""
         self._done = None
-        transport, self._transport = self._transport, None
+        self._transport = None
         connection, self._connection = self._connection, None
-        if transport is not None:
-            transport.set_protocol(asyncio.Protocol())
-            transport.abort()
-        if connection is not None:
+        writer = getattr(connection, "_writer", None)
+        if writer is not None:
+            writer.transport.set_protocol(asyncio.Protocol())  # nobody needs to know
+            writer.transport.abort()
             connection._writer = connection._reader = None  # noqa: SLF001 - it was taken over: there is nothing to close
 
 
