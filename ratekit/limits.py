@@ -23,7 +23,7 @@ _UNITS = {
     "h": 3600, "hour": 3600, "hours": 3600,
     "d": 86400, "day": 86400, "days": 86400,
 }  # fmt: skip
-_RATE = re.compile(r"(\d{1,15}) ?/ ?(\d{1,9})? ?([a-z]+?)(?: burst (\d{1,15}))?", re.ASCII)
+_RATE = re.compile(r"(\d{1,15}) ?/ ?(\d{1,9})? ?([a-z]+?)(?: burst (\d{1,15}))?( shadow)?", re.ASCII)
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*", re.ASCII)
 
 
@@ -68,15 +68,15 @@ class Limit:
 
     @classmethod
     def parse(cls, rate: str) -> Limit:
-        """Read a limit such as "20/s", "5000/15min" or "100/s burst 200"; the whole string has to match."""
+        """Read a limit such as "20/s", "5000/15min", "100/s burst 200" or "60/min shadow"; the whole string has to match."""
         match = _RATE.fullmatch(rate) if isinstance(rate, str) else None
         unit = _UNITS.get(match[3]) if match else None
         if not match or not unit:
             raise ConfigurationError(
-                f"rate {rate!r} is not a limit: write it like '20/s', '100/min', '5000/15min' or '100/s burst 200'"
+                f"rate {rate!r} is not a limit: write it like '20/s', '5000/15min', '100/s burst 200' or '60/min shadow'"
             )
         burst = int(match[4]) if match[4] else None
-        return cls(int(match[1]), float(int(match[2] or 1) * unit), burst=burst)
+        return cls(int(match[1]), float(int(match[2] or 1) * unit), burst=burst, shadow=match[5] is not None)
 
     @property
     def capacity(self) -> int:

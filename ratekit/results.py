@@ -146,6 +146,11 @@ class RateLimitResult:
         """The names of the limits that refuse."""
         return tuple(tier.name for tier in self.tiers if not tier.allowed and not tier.limit.shadow)
 
+    @property
+    def would_violate(self) -> tuple[str, ...]:
+        """The names of the shadow limits that would refuse, if they were enforced."""
+        return tuple(tier.name for tier in self.tiers if not tier.allowed and tier.limit.shadow)
+
     def to_headers(self, style: str = headers.DEFAULT_STYLE) -> dict[str, str]:
         """Return the headers for an answer, by the name of a style; none if the store could not decide."""
         return headers.render(self, style)

@@ -22,6 +22,8 @@ from ratekit.protocol import encode
         ("10/2 hours", Limit(10, 7200)),
         ("1/d", Limit(1, 86400)),
         ("100/s burst 200", Limit(100, 1, burst=200)),
+        ("60/min shadow", Limit(60, 60, shadow=True)),
+        ("60/s burst 90 shadow", Limit(60, 1, burst=90, shadow=True)),
     ],
 )
 def test_rate_is_parsed(rate, limit):
