@@ -58,7 +58,12 @@ def override_key(prefix: str, endpoint: str, subject: str) -> str:
 def override_pattern(prefix: str, endpoint: str | None = None) -> str:
     """Return what the keys of overrides match, all or those of an endpoint, as Redis writes patterns."""
     start = f"{prefix}_override:" if endpoint is None else override_key(prefix, endpoint, "*")[: -len("*}")]
-    return re.sub(r"([\\*?\[\]])", r"\\\1", start) + "*"
+    return _literally(start) + "*"
+
+
+def state_pattern(prefix: str, endpoint: str, subject: str) -> str:
+    """Return what the keys of a subject's counters on an endpoint match, as Redis writes patterns."""
+    return f"{_literally(base_key(prefix, endpoint, subject))}:*"
 
 
 def mode_key(prefix: str) -> str:
@@ -112,6 +117,10 @@ def check_prefix(prefix: str) -> str:
     if not isinstance(prefix, str) or not _plain(prefix):
         raise ConfigurationError(f"prefix {prefix!r} of keys is empty, or has white space, braces or '%' in it")
     return prefix
+
+
+def _literally(text: str) -> str:
+    return re.sub(r"([\\*?\[\]])", r"\\\1", text)
 
 
 def _part(name: str, part: str) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ratekit.errors import ConfigurationError, RateLimitUnavailable
+from ratekit.errors import ConfigurationError
 from ratekit.keys import OverrideKey, override_pattern, parse_override_key
 from ratekit.outage import StoreOutage
 from ratekit.override_fields import Override, read_override
 from ratekit.stores import script
-from ratekit.stores.commands import Batch, Command, Flow, Nodes, as_text, as_texts
+from ratekit.stores.commands import Batch, Command, Flow, answered, as_texts, scan
 
 _PAGE = 1000  # keys that one SCAN looks at
 _LEAST = 100  # the same for small pages: few of the keys of a store are those of overrides
@@ -92,32 +92,14 @@ def clear(selection: Selection) -> Flow[int]:
             pairs = yield from _read(names)
             names = [(key, parse_override_key(key)) for key, override in pairs if selection.has(override)]
         replies = (yield Batch(tuple(("DEL", key) for key, _ in names))) if names else []
-        cleared += sum(int(_answered(reply)) for reply in replies)
+        cleared += sum(int(answered(reply)) for reply in replies)
         if cursor is None:
             return cleared
 
 
 def _scan(selection: Selection, size: int, cursor: str | None) -> Flow[tuple[_Names, str | None]]:
-    """Look at some keys: those that may be meant, and the cursor of the next ones. Nodes of a cluster come one by one."""
-    nodes = yield Nodes()
-    node, _, position = (cursor or f"{nodes[0]}/0").rpartition("/")
-    if not position.isdecimal():
-        raise ConfigurationError(f"cursor {cursor!r} is not one that a page has given")
-    if node not in nodes:  # it has left the cluster: go on with the one after it
-        node, position = min((name for name in nodes if name > node), default=""), "0"
-        if not node:
-            return [], None
-    ((position, found),) = yield Batch((("SCAN", position, "MATCH", selection.pattern, "COUNT", size),), node)
-    names = [(key, parts) for key in map(as_text, found) if (parts := _parsed(key)) and selection.may_have(parts)]
-    return names, _next_cursor(nodes, node, position)
-
-
-def _next_cursor(nodes: Sequence[str], node: str, position: Any) -> str | None:
-    position = next(iter(position.values())) if isinstance(position, Mapping) else position
-    if int(position):
-        return f"{node}/{int(position)}"
-    after = [name for name in nodes if name > node]
-    return f"{after[0]}/0" if after else None
+    found, cursor = yield from scan(selection.pattern, size, cursor)
+    return [(key, parts) for key in found if (parts := _parsed(key)) and selection.may_have(parts)], cursor
 
 
 def _read(names: _Names) -> Flow[list[tuple[str, Override]]]:
@@ -129,7 +111,7 @@ def _read(names: _Names) -> Flow[list[tuple[str, Override]]]:
         expires_in = ttl / 1000 if isinstance(ttl, int) and ttl >= 0 else None
         if isinstance(fields, StoreOutage) and fields.outage.reason == "wrongtype":
             found.append((key, Override(*parts, expires_in=expires_in, unreadable=("hash",))))
-        elif _answered(fields):
+        elif answered(fields):
             found.append((key, read_override(parts, as_texts(fields), expires_in)))
     return found
 
@@ -138,12 +120,6 @@ def change(key: str, ttl: int, fields: Mapping[str, str], removed: Iterable[str]
     """Return the command that sets and removes fields of an override at once."""
     pairs = [item for pair in fields.items() for item in pair]
     return ("EVAL", script.read("override"), 1, key, ttl, 2 + len(pairs), *pairs, *removed)
-
-
-def _answered(reply: Any) -> Any:
-    if isinstance(reply, StoreOutage):
-        raise RateLimitUnavailable(str(reply)) from reply
-    return reply
 
 
 def _parsed(key: str) -> OverrideKey | None:

@@ -58,6 +58,8 @@ LEVELS = {
     "ratekit.override_flows": 3,
     "ratekit.overrides": 3,
     "ratekit.fleet": 3,
+    "ratekit.counters": 3,
+    "ratekit.explanations": 3,
     "ratekit.front": 3,
     "ratekit.guard": 3,
     "ratekit.asgi": 3,

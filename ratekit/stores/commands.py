@@ -70,7 +70,7 @@ def _in_memory(store: Any, flow: Flow[Result]) -> Result:
         if isinstance(step, Nodes):
             return [""]
         replies = [_caught(store, command) for command in step.commands]
-        return replies if len(replies) > 1 else [_raised(reply) for reply in replies]
+        return replies if len(replies) > 1 else [answered(reply) for reply in replies]
 
     return _drive(flow, answer)
 
@@ -172,7 +172,33 @@ def _caught(store: Any, command: Command) -> Any:
         return error
 
 
-def _raised(reply: Any) -> Any:
+def scan(pattern: str, size: int, cursor: str | None = None) -> Flow[tuple[list[str], str | None]]:
+    """Look at about so many keys: those that match, and the cursor of the next ones, None at the end.
+
+    Nodes of a cluster come one after the other; a cursor has the name of its node in it.
+    """
+    nodes = yield Nodes()
+    node, _, position = (cursor or f"{nodes[0]}/0").rpartition("/")
+    if not position.isdecimal():
+        raise ConfigurationError(f"cursor {cursor!r} is not one that a page has given")
+    if node not in nodes:  # it has left the cluster: go on with the one after it
+        node, position = min((name for name in nodes if name > node), default=""), "0"
+        if not node:
+            return [], None
+    ((position, found),) = yield Batch((("SCAN", position, "MATCH", pattern, "COUNT", size),), node)
+    return [as_text(key) for key in found], _next_cursor(nodes, node, position)
+
+
+def _next_cursor(nodes: list[str], node: str, position: Any) -> str | None:
+    position = next(iter(position.values())) if isinstance(position, Mapping) else position
+    if int(position):
+        return f"{node}/{int(position)}"
+    after = [name for name in nodes if name > node]
+    return f"{after[0]}/0" if after else None
+
+
+def answered(reply: Any) -> Any:
+    """Return a reply of a batch, or raise RateLimitUnavailable if its command failed."""
     if isinstance(reply, StoreOutage):
         raise RateLimitUnavailable(str(reply)) from reply
     return reply
