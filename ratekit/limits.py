@@ -24,6 +24,7 @@ _UNITS = {
     "d": 86400, "day": 86400, "days": 86400,
 }  # fmt: skip
 _RATE = re.compile(r"(\d{1,15}) ?/ ?(\d{1,9})? ?([a-z]+?)(?: burst (\d{1,15}))?( shadow)?", re.ASCII)
+_DURATION = re.compile(r"(-?\d{1,12}(?:\.\d{1,6})?) ?([a-z]*)", re.ASCII)
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*", re.ASCII)
 
 
@@ -152,6 +153,15 @@ def check_name(name: str) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigurationError(f"name {name!r} is not a limit's name: lower-case letters, digits, '.', '-' and '_'")
     return name
+
+
+def parse_seconds(text: str) -> float:
+    """Read a length of time such as "90", "90s", "15min" or "24h"; the whole string has to match."""
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    unit = _UNITS.get(match[2] or "s") if match else None
+    if not match or not unit:
+        raise ConfigurationError(f"duration {text!r} is not a length of time: write it like '90', '90s', '15min' or '24h'")
+    return float(match[1]) * unit
 
 
 def plain_seconds(seconds: float) -> str:

@@ -65,7 +65,18 @@ LEVELS = {
     "ratekit.asgi": 3,
     "ratekit.wsgi": 3,
     "ratekit.testing": 3,
+    "ratekit.doctor": 3,
     "ratekit.pytest_plugin": 4,
+    "ratekit.cli": 4,
+    "ratekit.cli.__main__": 4,
+    "ratekit.cli.checks": 4,
+    "ratekit.cli.completion": 4,
+    "ratekit.cli.doctor": 4,
+    "ratekit.cli.explain": 4,
+    "ratekit.cli.mode": 4,
+    "ratekit.cli.overrides": 4,
+    "ratekit.cli.program": 4,
+    "ratekit.cli.session": 4,
     "ratekit_fastapi": 4,
     "ratekit_fastapi.bodies": 4,
     "ratekit_fastapi.decisions": 4,
@@ -77,7 +88,7 @@ LEVELS = {
     "ratekit_fastapi.settings": 4,
 }
 DRIVERS = {"redis", "valkey", "lupa"}
-FRAMEWORKS = {"fastapi", "starlette", "django", "ddtrace"}
+FRAMEWORKS = {"click", "fastapi", "starlette", "django", "ddtrace"}
 
 
 def modules() -> dict[str, Path]:

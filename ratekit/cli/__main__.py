@@ -1,0 +1,5 @@
+"""`python -m ratekit.cli` is `ratekit`."""
+
+from ratekit.cli import main
+
+main()
