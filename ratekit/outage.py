@@ -18,6 +18,10 @@ _FAULTS = ("NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE", "DENIED", "NOPROTO")
 _WORD = re.compile(r"(?<![A-Z])-?(" + "|".join(_STATES + _FAULTS) + r")\b")
 
 
+# A right that a script's user lacks is told without a word in capitals, and in other words by each release.
+_NO_RIGHT = re.compile(r"user executing the script can't|ACL failure in script|has no permissions to (?:run|access)")
+
+
 class OnOutage(StrEnum):
     """What a limiter does when the store cannot tell: let pass, refuse, or count a share of the limit itself."""
 
@@ -84,6 +88,8 @@ def classify_reply(message: str) -> Outage | None:
     Redis 6.2 wraps errors met inside a script in text, so the word is looked for anywhere.
     """
     match = _WORD.search(message)
+    if not match and _NO_RIGHT.search(message):
+        return Outage("noperm", message, is_fault=True)
     if not match:
         return Outage("max_clients", message) if "max number of clients" in message else None
     word = match[1]
