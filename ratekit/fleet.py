@@ -57,8 +57,8 @@ def clear_fleet_mode(store: Any, *, prefix: str | None = None) -> Any:
 def follow(store: Any = None, *, prefix: str | None = None) -> Follower:
     """Make the store's mode one more source of this process's mode; the weakest of all wins.
 
-    store is a URL (RATE_LIMIT_STORE_URL by default), a limiter or a client that is not asynchronous. The same URL is
-    followed once, however often it is asked for.
+    store is a URL (RATE_LIMIT_STORE_URL by default), a limiter, a store, or a client that is not asynchronous. The same URL
+    is followed once, however often it is asked for.
     """
     url = stores.default_url() if store is None else store
     name = (url, prefix_of(store, prefix)) if isinstance(url, str) else None
@@ -146,12 +146,17 @@ _lock = threading.Lock()
 
 def _store_to_ask(store: Any) -> Any:
     store = store.store if isinstance(store, RateLimiter | AsyncRateLimiter) else store
-    if not isinstance(store, str) and is_async_store(store):
+    if isinstance(store, str) or not is_async_store(store):
+        return stores.open_store(store, _DEADLINE)
+    if getattr(store, "location", None) is None:
         raise ConfigurationError(
             f"store of type {type(store).__name__!r} cannot be followed, as it belongs to an event loop: "
             "give its URL to ratekit.fleet.follow"
         )
-    return stores.open_store(store, _DEADLINE)
+    from ratekit.stores.locations import Driver
+    from ratekit.stores.redis import RedisStore
+
+    return RedisStore(Driver(store.location, _DEADLINE, asynchronous=False))
 
 
 def _ask(*command: Any) -> Flow[bool]:

@@ -203,10 +203,18 @@ def test_same_url_is_followed_once_until_the_last_has_closed(redis_server):
 
 async def test_asynchronous_client_is_refused_with_the_way_out(redis_server):
     client = redis.asyncio.Redis.from_url(redis_server.url)
-    for store in (client, AsyncRateLimiter(client), AsyncRateLimiter(redis_server.url)):
+    for store in (client, AsyncRateLimiter(client)):
         with pytest.raises(ConfigurationError, match=r"event loop.*ratekit\.fleet\.follow"):
             follow(store)
     await client.aclose()
+
+
+async def test_asynchronous_limiter_of_a_url_is_followed_by_another_connection(redis_server):
+    async with AsyncRateLimiter(redis_server.url, deadline=5) as limiter:
+        follower = follow(limiter)
+        await set_fleet_mode(limiter, "off")
+        wait_until(lambda: get_rate_limit_mode() == "off")
+        follower.close()
 
 
 @pytest.mark.parametrize("middleware", [AsgiMiddleware, WsgiMiddleware], ids=["asgi", "wsgi"])
