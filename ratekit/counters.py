@@ -16,7 +16,7 @@ _PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
+class CounterState:
     """The state of one limit, as far as its key tells."""
 
     limit: str  # the limit's name
@@ -27,7 +27,7 @@ class Counter:
 
 
 def list_counters(store: Any, *, endpoint: str, subject: str, prefix: str | None = None) -> Any:
-    """Return the Counters of a subject on an endpoint, by name."""
+    """Return the state of every counter of a subject on an endpoint, by name."""
     name = prefix_of(store, prefix)
     return drive(store, _list(state_pattern(name, endpoint, subject), base_key(name, endpoint, subject)))
 
@@ -37,7 +37,7 @@ def delete_counters(store: Any, *, endpoint: str, subject: str, prefix: str | No
     return drive(store, _delete(state_pattern(prefix_of(store, prefix), endpoint, subject)))
 
 
-def _list(pattern: str, base: str) -> Flow[list[Counter]]:
+def _list(pattern: str, base: str) -> Flow[list[CounterState]]:
     names = yield from _names(pattern)
     replies = (yield Batch(tuple(("PTTL", key) for key in names))) if names else []
     ttls = [answered(reply) for reply in replies]
@@ -60,7 +60,7 @@ def _names(pattern: str) -> Flow[list[str]]:
             return sorted(found)
 
 
-def _counter(key: str, base: str, ttl: int) -> Counter:
+def _counter(key: str, base: str, ttl: int) -> CounterState:
     limit, *rest = key.removeprefix(f"{base}:").split("@")
     algorithm = next((part for part in rest if part != "shadow"), str(Algorithm.FIXED_WINDOW))
-    return Counter(limit, algorithm, "shadow" in rest, key, ttl / 1000 if ttl >= 0 else None)
+    return CounterState(limit, algorithm, "shadow" in rest, key, ttl / 1000 if ttl >= 0 else None)

@@ -113,6 +113,7 @@ def _close_with(app: FastAPI, settings: Settings) -> None:
     @asynccontextmanager
     async def lifespan(running: Any) -> AsyncIterator[Any]:
         await settings.limiter().warm()
+        settings.resume()
         async with inner(running) as state:
             try:
                 yield state

@@ -45,6 +45,7 @@ class Settings:
         self._options = limiter
         self._limiters: dict[int, AsyncRateLimiter] = {}
         self._follower: Follower | None = None
+        self._follows = False
 
     def limiter(self, on_outage: str | None = None, client: Any = None) -> AsyncRateLimiter:
         """Return the limiter of these settings, made on first use; client brings a store of its own."""
@@ -58,7 +59,14 @@ class Settings:
 
     def follow_fleet(self) -> None:
         """Follow the mode that the store has for every process, until these settings are closed."""
-        self._follower = follow(self._store, prefix=self.prefix)
+        self._follows = True
+        if self._follower is None:
+            self._follower = follow(self._store, prefix=self.prefix)
+
+    def resume(self) -> None:
+        """Begin again what was closed, for an application that is started once more."""
+        if self._follows:
+            self.follow_fleet()
 
     async def identity(self, connection: HTTPConnection) -> str | None:
         """Return the subject of the project that the request was authenticated for, asked once it is known."""

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ratekit.cli.session import Session, coloured, known, question, table, with_limits, with_store
-from ratekit.counters import Counter, delete_counters, list_counters
+from ratekit.counters import CounterState, delete_counters, list_counters
 from ratekit.explanations import describe_override, describe_tier, shown, tier_as_dict
 from ratekit.limits import plain_seconds
 from ratekit.overrides import Override, get_rate_limit_override
@@ -90,7 +90,7 @@ def reset(session: Session, endpoint: str, subject: str, rates: tuple[str, ...],
     session.tell(told, [f"forgotten: {count} counter(s) of {shown(subject)} on {shown(asked.endpoint)}"])
 
 
-def counter_lines(counters: list[Counter]) -> list[str]:
+def counter_lines(counters: list[CounterState]) -> list[str]:
     """Return what is shown of counters that were found by their keys."""
     if not counters:
         return ["counters  none"]

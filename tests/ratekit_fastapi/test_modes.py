@@ -169,13 +169,16 @@ def test_mode_holds_without_install(monkeypatch, ratekit_clock):
     assert "Retry-After" not in answers[2].headers
 
 
-def test_mode_of_the_fleet_is_followed_until_the_application_ends(limited, store, ratekit_clock):
+@pytest.mark.parametrize("starts", [1, 2])
+def test_mode_of_the_fleet_is_followed_while_the_application_runs(starts, limited, store, ratekit_clock):
     client = limited(PathRateLimiter(1, 60), fleet_mode=True)
-    with client:
-        assert statuses(client, 2) == [200, 429]
-        set_fleet_mode(store, "monitor")
-        deadline = time.monotonic() + 20
-        while client.get("/x").status_code == 429:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-    assert [name for name, _ in mode_sources()] == ["RATE_LIMIT_MODE", "RATE_LIMIT_MODE_FILE"]
+    for _ in range(starts):
+        set_fleet_mode(store, "on")
+        with client:
+            statuses(client, 1)
+            set_fleet_mode(store, "monitor")
+            deadline = time.monotonic() + 20
+            while client.get("/x").status_code == 429:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+        assert [name for name, _ in mode_sources()] == ["RATE_LIMIT_MODE", "RATE_LIMIT_MODE_FILE"]
