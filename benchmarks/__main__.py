@@ -13,6 +13,7 @@ from benchmarks.import_time import compare_import
 from benchmarks.memory import compare_in_memory
 from benchmarks.redis_cpu import compare_cpu
 from benchmarks.redis_waits import compare_waits
+from benchmarks.reporting import compare_report
 from benchmarks.rounds import Row
 from benchmarks.settings import Settings
 
@@ -22,6 +23,7 @@ _SECTIONS: dict[str, Callable[[Settings], list[Row]]] = {
     "cpu": compare_cpu,
     "http": compare_http,
     "import": compare_import,
+    "report": compare_report,
 }
 _ROUNDS = 40
 

@@ -580,10 +580,66 @@ function commands.EVAL(text, count_of_keys, ...)
   return reply
 end
 
+-- Commands in their whole width, for administration; the script gets by with less, and is faster for it.
+local wide = {}
+
+function wide.HMGET(key, ...)
+  local entry, reply = find(key), {}
+  if entry and entry.kind ~= "hash" then
+    return WRONG_TYPE
+  end
+  for _, field in ipairs({ ... }) do
+    reply[#reply + 1] = entry and entry.value[field] or false
+  end
+  return reply
+end
+
+-- With NX, GT or LT before the pairs, a member that is there keeps the score that the option prefers.
+function wide.ZADD(key, option, ...)
+  local arguments, added = { ... }, 0
+  if option ~= "NX" and option ~= "GT" and option ~= "LT" then
+    table.insert(arguments, 1, option)
+    option = nil
+  end
+  for at = 1, #arguments, 2 do
+    local score, member = tonumber(arguments[at]), arguments[at + 1]
+    local old = commands.ZSCORE(key, member)
+    if type(old) == "table" then
+      return old
+    end
+    local is_kept = old and (option == "NX" or (option == "GT" and old >= score) or (option == "LT" and old <= score))
+    if not is_kept then
+      added = added + commands.ZADD(key, score, member)
+    end
+  end
+  return added
+end
+
+function wide.ZINCRBY(key, amount, member)
+  local old = commands.ZSCORE(key, member)
+  if type(old) == "table" then
+    return old
+  end
+  commands.ZADD(key, (old or 0) + amount, member)
+  return (old or 0) + amount
+end
+
+function wide.ZREM(key, ...)
+  local removed = 0
+  for _, member in ipairs({ ... }) do
+    local reply = commands.ZREM(key, member)
+    if type(reply) == "table" then
+      return reply
+    end
+    removed = removed + reply
+  end
+  return removed
+end
+
 local function execute(now, name, ...)
   now_us = now
   sweep(4)
-  return commands[name](...)
+  return (wide[name] or commands[name])(...)
 end
 
 local function size()

@@ -3,6 +3,8 @@
     ratelimit:<endpoint>:{<subject>}:<limit>        state of one limit
     ratelimit_override:<endpoint>:{<subject>}       override hash
     ratelimit_mode                                  mode of all processes
+    ratelimit_report:{<endpoint>}:<day>:<limit>:…   what the report knows of one limit
+    ratelimit_report                                which limits it knows of
 
 The braces are literal: all keys of one subject share a slot of a Redis Cluster. What could be taken for a brace, and
 white space and control characters, is percent-escaped within a part; so two different triples never meet in one key.
@@ -69,6 +71,16 @@ def state_pattern(prefix: str, endpoint: str, subject: str) -> str:
 def mode_key(prefix: str) -> str:
     """Return the key of the mode that all processes follow."""
     return f"{prefix}_mode"
+
+
+def report_key(prefix: str, endpoint: str, day: int, limit: str, kind: str) -> str:
+    """Return one of the keys in which the report keeps what it knows of a limit on an endpoint in a day."""
+    return f"{report_index_key(prefix)}:{{{_part('endpoint', endpoint)}}}:{day}:{limit}:{kind}"
+
+
+def report_index_key(prefix: str) -> str:
+    """Return the key of the list of all limits that the report knows of."""
+    return f"{prefix}_report"
 
 
 def limit_suffix(limit: Limit) -> str:
@@ -153,6 +165,8 @@ def _unescaped(part: str) -> str | None:
 
 
 def _readable(part: str) -> str:
+    if "%" not in part:
+        return part
     text = _unescaped(part)
     return part.removeprefix("%") if text is None else text
 

@@ -1,0 +1,125 @@
+"""Decisions of a few seconds, added up in this process: what the report is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ratekit.events import Decision
+from ratekit.limits import Algorithm, Limit
+from ratekit.modes import RateLimitMode
+from ratekit.protocol import Compiled
+from ratekit.results import ADMITS, FIGURES, OVERRIDDEN, UNLIMITED
+
+WINDOW_PARTS = 16  # how finely the ends of windows are told apart
+_MOST_KNOWN = 20_000
+
+
+class Series(NamedTuple):
+    """One limit on one endpoint."""
+
+    endpoint: str
+    limit: str
+
+
+@dataclass(slots=True)
+class Use:
+    """What one subject has done."""
+
+    first: float
+    last: float
+    peak: int = 0  # the most that was used of a window
+    refused: int = 0  # requests
+    over: dict[int, list[int]] = field(default_factory=dict)  # by window: what was used of it, and the cost that was refused
+
+
+@dataclass(slots=True)
+class SeriesTally:
+    """What has happened to one limit on one endpoint."""
+
+    policy: str
+    limit: Limit
+    mode: RateLimitMode = RateLimitMode.ON
+    allowed: int = 0
+    denied: int = 0
+    would_deny: int = 0
+    degraded: int = 0
+    uses: dict[str, Use] = field(default_factory=dict)
+
+    def add(self, name: str, decision: Decision, at: float, figures: Sequence[int]) -> None:
+        """Add what a limit has answered to a subject."""
+        flags, _, used, _, _, reset_us = figures
+        use = self.uses.get(name)
+        if use is None:
+            use = self.uses[name] = Use(at, at)
+        use.last = at
+        if used > use.peak and not flags & (OVERRIDDEN | UNLIMITED):
+            use.peak = used
+        if flags & ADMITS:
+            self.allowed += 1
+            return
+        use.refused += 1
+        if decision.mode is RateLimitMode.ON and not self.limit.shadow:
+            self.denied += 1
+        else:
+            self.would_deny += 1
+        if not flags & OVERRIDDEN:
+            _add_refused(use, self.limit, used, decision.cost, at, reset_us)
+
+
+class Tally:
+    """Adds decisions up. name says what stands for a subject."""
+
+    def __init__(self, name: Callable[[str], str]) -> None:
+        self._name = name
+        self._known: dict[tuple[Compiled, tuple[bytes, ...]], list[tuple[Series, str]]] = {}
+        self._series: dict[Series, SeriesTally] = {}
+
+    def take(self) -> dict[Series, SeriesTally]:
+        """Return what was added up, and begin anew."""
+        taken, self._series = self._series, {}
+        return taken
+
+    def add(self, decision: Decision) -> None:
+        """Add a decision to every limit that it is about."""
+        call, result = decision.call, decision.result
+        places = self._known.get((call.compiled, call.keys)) or self._learn(decision)
+        for index, (series, name) in enumerate(places):
+            tally = self._series.get(series)
+            if tally is None:
+                tally = self._series[series] = SeriesTally(decision.policy, decision.limits[index])
+            tally.mode = decision.mode
+            if result is None or result.degraded is not None:
+                tally.degraded += 1
+            else:
+                tally.add(name, decision, result.decided_at, result.figures[index * FIGURES : (index + 1) * FIGURES])
+
+    def _learn(self, decision: Decision) -> list[tuple[Series, str]]:
+        """Find out what and who a call is about; most are about who came a moment ago."""
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        suffixes = decision.call.compiled.suffixes
+        places = [
+            (Series(counter.endpoint, suffix[1:]), self._name(counter.subject))
+            for counter, suffix in zip(decision.counters, suffixes, strict=True)
+        ]
+        self._known[decision.call.compiled, decision.call.keys] = places
+        return places
+
+
+def _add_refused(use: Use, limit: Limit, used: int, cost: int, at: float, reset_us: int) -> None:
+    """Note what was refused in a window: refusals spend nothing, so what was asked for is what was used and this."""
+    if limit.algorithm is Algorithm.CONCURRENCY:
+        use.peak = max(use.peak, used + cost)
+        return
+    over = use.over.setdefault(_window(limit, at, reset_us), [0, 0])
+    over[0] = max(over[0], used)
+    over[1] += cost
+
+
+def _window(limit: Limit, at: float, reset_us: int) -> int:
+    """Number the window of a refusal, the same in every process: by its end, or by the clock where it has none."""
+    if limit.algorithm is Algorithm.FIXED_WINDOW:
+        return round((at + reset_us / 1_000_000) / limit.window * WINDOW_PARTS)
+    return int(at // limit.window) * WINDOW_PARTS
