@@ -60,12 +60,12 @@ class Metrics:
 
     def listen(self) -> Remove:
         """Listen to what happens, once however often it is asked for; return what ends it."""
-        if not self._remove:
-            self._remove = [
-                events.on_decision(self.count_decision),
-                events.on_store_change(self.note_state),
-                events.on_rule_lookup(self.count_lookup),
-            ]
+        self._end()
+        self._remove = [
+            events.on_decision(self.count_decision),
+            events.on_store_change(self.note_state),
+            events.on_rule_lookup(self.count_lookup),
+        ]
         return self._end
 
     def _end(self) -> None:

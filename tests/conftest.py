@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from ratekit import fleet, modes
+from ratekit import events, fleet, modes
 from support import servers
 
 # The same examples in every run, on machines that may be busy; RATEKIT_FUZZ=N (make fuzz) draws others each time.
@@ -55,6 +55,16 @@ def _clean_modes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     fleet.stop_following()
     modes.reset_mode_sources()
+
+
+@pytest.fixture(autouse=True)
+def _clean_listeners() -> Iterator[None]:
+    """What a test has installed listens no more after it."""
+    hooks = (events.decisions, events.store_changes, events.rule_lookups)
+    before = [hook.listeners for hook in hooks]
+    yield
+    for hook, listeners in zip(hooks, before, strict=True):
+        hook.listeners = listeners
 
 
 @pytest.fixture(autouse=True)

@@ -53,6 +53,7 @@ LEVELS = {
     "ratekit.opentelemetry": 3,
     "ratekit.logs": 3,
     "ratekit.report": 3,
+    "ratekit.report.forms": 3,
     "ratekit.report.merging": 3,
     "ratekit.report.reading": 3,
     "ratekit.report.reporter": 3,

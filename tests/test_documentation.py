@@ -7,12 +7,11 @@ import io
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import httpx2
 import pytest
 
+from support.fetching import fetch
 from support.servers import free_port
 
 ROOT = Path(__file__).parents[1]
@@ -67,14 +66,3 @@ def test_demo_says_where_it_is_and_refuses_the_sixth_request():
     assert answers[5].headers["Content-Type"] == "application/problem+json"
     assert answers[5].json()["violated-policies"] == ["10s"]
     assert "Send ten requests" in page.text
-
-
-def fetch(url: str) -> httpx2.Response:
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            return httpx2.get(url)
-        except httpx2.TransportError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)

@@ -75,6 +75,11 @@ class Reporter:
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
 
+    @property
+    def store(self) -> Any:
+        """The limiter in whose store the report is, to read it from."""
+        return self._target
+
     def start(self) -> Reporter:
         """Listen to decisions from now on."""
         self._remove()
