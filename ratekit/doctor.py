@@ -21,7 +21,7 @@ SCRIPT_COMMANDS = (
     "zcard", "zrank", "zscore", "zrem", "zremrangebyscore",
 )  # fmt: skip
 DECIDING = ("evalsha", "eval", "ping", *SCRIPT_COMMANDS)
-ADMINISTRATION = ("hdel", "persist", "pttl", "scan")
+ADMINISTRATION = ("hdel", "persist", "pttl", "scan", "zincrby")
 CLUSTER = ("cluster|slots",)
 _OLDEST = (6, 2)
 _MOST_SKEW = 1.0  # seconds
@@ -62,7 +62,7 @@ class Node:
 def acl_rule(prefix: str, *, administration: bool = False, cluster: bool = False) -> str:
     """Return the smallest set of rights that a user of the server needs, as ACL SETUSER takes it."""
     commands = [*DECIDING, *(ADMINISTRATION if administration else ()), *(CLUSTER if cluster else ())]
-    keys = [f"~{prefix}:*", f"~{prefix}_override:*", f"~{prefix}_mode"]
+    keys = [f"~{prefix}:*", f"~{prefix}_override:*", f"~{prefix}_mode", *([f"~{prefix}_report*"] if administration else [])]
     return " ".join(["-@all", *(f"+{command}" for command in commands), *keys])
 
 

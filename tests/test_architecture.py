@@ -83,6 +83,7 @@ LEVELS = {
     "ratekit.cli.mode": 4,
     "ratekit.cli.overrides": 4,
     "ratekit.cli.program": 4,
+    "ratekit.cli.report": 4,
     "ratekit.cli.session": 4,
     "ratekit_fastapi": 4,
     "ratekit_fastapi.bodies": 4,

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 import ratekit
-from ratekit.cli import checks, completion, doctor, explain, mode, overrides
+from ratekit.cli import checks, completion, doctor, explain, mode, overrides, report
 from ratekit.errors import ConfigurationError, RateLimitUnavailable
 
 USAGE, STORE, INTERRUPTED = 2, 3, 130
@@ -22,6 +22,7 @@ COMMANDS: tuple[click.Command, ...] = (
     overrides.overrides,
     mode.mode,
     explain.explain,
+    report.report,
     doctor.doctor,
     completion.completion,
 )
@@ -35,6 +36,7 @@ Examples:
   ratekit explain /search user:42 --limit 100/min
   ratekit overrides set /search --org 1 --project 42 --max-requests 500 --ttl 24h
   ratekit mode monitor --note 'the new limits are on trial'
+  ratekit report --share 1%
   ratekit doctor
 
 \b

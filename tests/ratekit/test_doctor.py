@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import ratekit
-from ratekit import Algorithm, AsyncRateLimiter, Limit, Policy, RateLimiter, RateLimitUnavailable, doctor
+from ratekit import Algorithm, AsyncRateLimiter, Limit, Policy, RateLimiter, RateLimitUnavailable, doctor, report
 from ratekit.cli.program import run
 from ratekit.doctor import Grade, acl_rule, examine
 from ratekit.fleet import get_fleet_mode, set_fleet_mode
@@ -88,9 +88,15 @@ async def test_smallest_rights_are_enough_with_await(server):
         assert [(await limiter.check(WINDOWED, "u")).allowed for _ in range(4)] == [True, True, True, False]
 
 
-def test_rights_for_administration_are_enough_for_overrides_and_mode(server):
+def test_rights_for_administration_are_enough_for_overrides_and_mode_and_the_report(server):
     url = user_url(server, acl_rule("ratelimit", administration=True))
     with RateLimiter(url, deadline=5, on_outage="closed") as limiter:
+        reporter = report.install(limiter)
+        assert [limiter.check(WINDOWED, "u").allowed for _ in range(4)] == [True, True, True, False]
+        reporter.close()
+        assert len(report.read_report(limiter)) == 4
+        assert report.clear_report(limiter) == 4
+        limiter.reset(WINDOWED, "u")
         set_rate_limit_override(limiter, endpoint="/o", subject="o", max_requests=2, override_ttl=60)
         set_rate_limit_override(limiter, endpoint="/o", subject="o", max_requests=2)
         assert get_rate_limit_override(limiter, endpoint="/o", subject="o").max_requests == 2
