@@ -23,6 +23,7 @@ from ratekit.report import Reporter, Size
 from ratekit.stores.memory import MemoryStore
 from ratekit.subjects import pseudonym
 from support.servers import free_port
+from support.topologies import start_cluster
 
 THREE = Policy("search", [Limit(3, 60)])
 HOUR = 3600
@@ -36,6 +37,12 @@ def store(request, ratekit_clock):
         return
     with request.getfixturevalue("redis_server").client() as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with start_cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -373,3 +380,33 @@ def test_all_keys_of_an_endpoint_share_a_slot(redis_server, reporters):
         names = [name.decode() for name in client.keys("ratelimit_report:*")]
     assert len(names) >= 8
     assert {name.partition("{")[2].partition("}")[0] for name in names} == {"/a:%7Bb%7D"}
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_report_is_kept_on_a_cluster(cluster, colour):
+    async def keep_and_read() -> list[report.LimitReport]:
+        async with AsyncRateLimiter(cluster.url, deadline=5) as limiter:
+            reporter = report.install(limiter, interval=HOUR)
+            for endpoint in ("/a", "/b", "/c{x}"):
+                for _ in range(5):
+                    await limiter.check(THREE, "user:1", endpoint=endpoint)
+            await reporter.aflush()
+            reporter.close()
+            return await report.read_report(limiter)
+
+    if colour == "async":
+        found = asyncio.run(keep_and_read())
+    else:
+        with RateLimiter(cluster.url, deadline=5) as limiter:
+            reporter = report.install(limiter, interval=HOUR)
+            for endpoint in ("/a", "/b", "/c{x}"):
+                for _ in range(5):
+                    limiter.check(THREE, "user:2", endpoint=endpoint)
+            reporter.close()
+            found = report.read_report(limiter)
+            assert report.clear_report(limiter) == 3
+    assert [(one.endpoint, one.denied, one.refused[0].peak) for one in found] == [
+        ("/a", 2, 5),
+        ("/b", 2, 5),
+        ("/c{x}", 2, 5),
+    ]
