@@ -98,7 +98,8 @@ class Hub:
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
-            await client.connection_pool.disconnect()
+            if hasattr(client, "connection_pool"):  # that of a cluster has one for each node, and closes them
+                await client.connection_pool.disconnect()
 
     def _line(self, address: Address | None) -> Line:
         line = self._lines.get(address)

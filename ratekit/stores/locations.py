@@ -104,7 +104,8 @@ class Driver:
         if self.location.kind == "cluster":
             cluster = importlib.import_module("redis.asyncio.cluster" if self.asynchronous else "redis.cluster")
             nodes = [cluster.ClusterNode(host, port) for host, port in self.location.nodes]
-            kept = {name: value for name, value in options.items() if name not in ("host", "port", "db", "retry")}
+            foreign = ("host", "port", "db", "retry", "himport_registry")  # of one server; the last is put in by its pool
+            kept = {name: value for name, value in options.items() if name not in foreign}
             secure = {"ssl": True} if self.location.url.startswith("rediss:") else {}
             return cluster.RedisCluster(startup_nodes=nodes, **kept, **secure)
         if self.location.kind == "sentinel":
