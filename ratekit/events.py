@@ -20,7 +20,8 @@ from ratekit.results import ADMITS, FIGURES, OVERRIDDEN, RateLimitResult
 
 Event = TypeVar("Event")
 Remove = Callable[[], None]
-_DECIDING = frozenset({Operation.CHECK, Operation.ACQUIRE})
+_tuple = tuple.__new__  # a named tuple's own constructor takes a detour
+_CHECK, _ACQUIRE = Operation.CHECK, Operation.ACQUIRE
 _log = logging.getLogger("ratekit.events")
 
 
@@ -207,8 +208,9 @@ def tell_decision(
     call: Call, result: RateLimitResult | None, mode: RateLimitMode, started: float, prefix: str, failure: str | None = None
 ) -> None:
     """Tell of a call that decided a request; what only looks, charges or gives back decides nothing."""
-    if call.operation in _DECIDING:
-        decisions.tell(Decision(call, result, mode, perf_counter() - started, prefix, failure))
+    operation = call[2]
+    if operation is _CHECK or operation is _ACQUIRE:
+        decisions.tell(_tuple(Decision, (call, result, mode, perf_counter() - started, prefix, failure)))
 
 
 def tell_store_change(store: str, state: StoreState, reason: str = "") -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from ratekit import events
 from ratekit.errors import ConfigurationError
 from ratekit.events import Decision, Outcome, Remove, StoreChange, StoreState
-from ratekit.subjects import pseudonym
+from ratekit.subjects import pseudonyms
 
 LOGGER = "ratekit.decisions"
 _LEVELS = {
@@ -31,13 +31,13 @@ def install(
     logger: logging.Logger | None = None,
     *,
     per_second: float = 10,
-    name: Callable[[str], str] = pseudonym,
+    name: Callable[[str], str] | None = None,
 ) -> Remove:
     """Log what is refused, would be, or passes without the store, at most so many lines a second; return what ends it.
 
     name says what stands for a subject; its pseudonym by default.
     """
-    lines = RefusalLog(logger or logging.getLogger(LOGGER), per_second, name)
+    lines = RefusalLog(logger or logging.getLogger(LOGGER), per_second, name or pseudonyms())
     return events.all_of(events.on_decision(lines.log_decision), events.on_store_change(lines.log_change))
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ratekit import clock, events
@@ -20,11 +20,12 @@ from ratekit.events import Decision
 from ratekit.keys import DEFAULT_PREFIX, check_prefix
 from ratekit.limiter import AsyncRateLimiter, RateLimiter
 from ratekit.report.merging import Size, merge_all
-from ratekit.report.tallies import Tally
-from ratekit.stores.commands import drive, is_async_store
-from ratekit.subjects import pseudonym
+from ratekit.report.tallies import Heard, Series, SeriesTally, Tally, flat
+from ratekit.stores.commands import Flow, drive, is_async_store
+from ratekit.subjects import pseudonyms
 
 _CHUNK = 100  # decisions that are added up before other threads have their turn
+ADDING_SECONDS = 0.1
 _DEADLINE = 2.0  # seconds: nobody waits for it
 _log = logging.getLogger("ratekit.report")
 
@@ -33,8 +34,8 @@ class Reporter:
     """Keeps the report of what the limiters of this process decide.
 
     store is a URL, a client or a limiter; every `interval` seconds a thread writes to it. With an asynchronous client there
-    is no thread: run `run()` as a task. At most `most` decisions wait; further ones are dropped and counted, as is what
-    cannot be written. subjects is "hashed" or "plain".
+    is no thread: run `run()` as a task. At most `most` decisions wait in a queue; further ones are dropped and counted,
+    as is what cannot be written. subjects is "hashed" or "plain".
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Reporter:
         self._target = _opened(store)
         self._is_awaited = is_async_store(self._target)
         self._prefix = check_prefix(prefix)
-        self._name: Callable[[str], str] = str if subjects == "plain" else pseudonym
+        self._name: Callable[[str], str] = str if subjects == "plain" else pseudonyms()
         self._interval = interval
         self._most = most
         self._size = size or Size()
@@ -68,12 +69,14 @@ class Reporter:
 
     def _begin(self) -> None:
         """Begin with nothing: when it is made, and in a forked process, where no thread has come along."""
-        self._queue: deque[Decision] = deque()
+        self._queue: deque[Heard] = deque()
         self._tally = Tally(self._name)
+        self._adding = threading.Lock()
         self._writing = threading.Lock()
         self._starting = threading.Lock()
         self._ends = threading.Event()
         self._thread: threading.Thread | None = None
+        self._has_to_start = not self._is_awaited
 
     @property
     def store(self) -> Any:
@@ -88,32 +91,47 @@ class Reporter:
 
     def hear(self, decision: Decision) -> None:
         """Take a decision. All that happens on the path of a request."""
-        if len(self._queue) >= self._most:
-            self.dropped += 1
+        queue = self._queue
+        if len(queue) < self._most:
+            queue.append(flat(decision))
         else:
-            self._queue.append(decision)
-        if self._thread is None and not self._is_awaited:
+            self.dropped += 1
+        if self._has_to_start:
             self._start_thread()
+
+    def add_up(self) -> bool:
+        """Add up what was heard so far, and say whether it is so much that it has to be written.
+
+        Done often: what waits in the queue is garbage to come, and keeps the collector busy on the path of requests.
+        """
+        with self._adding:
+            for number in range(1, len(self._queue) + 1):
+                self._tally.add(self._queue.popleft())
+                if number % _CHUNK == 0:
+                    time.sleep(0)  # a request that waits for the interpreter's lock goes first
+            return self._tally.count >= self._most
 
     def flush(self) -> None:
         """Write what was heard so far."""
+        self.add_up()
         with self._writing:
-            count = self._add_up()
+            count, tallies = self._taken()
             if not count:
                 return
             try:
-                drive(self._target, self._flow())
+                drive(self._target, self._merging(tallies))
                 self._is_written = True
             except RateLimitUnavailable as error:
                 self._drop(count, error)
 
     async def aflush(self) -> None:
         """Write what was heard so far, by an asynchronous client."""
-        count = self._add_up()
+        self.add_up()
+        count, tallies = self._taken()
         if not count:
             return
         try:
-            await drive(self._target, self._flow())
+            await drive(self._target, self._merging(tallies))
             self._is_written = True
         except RateLimitUnavailable as error:
             self._drop(count, error)
@@ -121,9 +139,12 @@ class Reporter:
     async def run(self) -> None:
         """Write every so many seconds, until it is cancelled; then once more."""
         try:
+            due = time.monotonic() + self._interval
             while True:
-                await asyncio.sleep(self._interval)
-                await self.aflush()
+                await asyncio.sleep(min(ADDING_SECONDS, self._interval))
+                if self.add_up() or time.monotonic() >= due:
+                    await self.aflush()
+                    due = time.monotonic() + self._interval
         finally:
             await self.aflush()
 
@@ -140,14 +161,9 @@ class Reporter:
         if not self._is_awaited:
             self.flush()
 
-    def _add_up(self) -> int:
-        count = 0
-        while self._queue:
-            self._tally.add(self._queue.popleft())
-            count += 1
-            if count % _CHUNK == 0:
-                time.sleep(0)  # a request that waits for the interpreter's lock goes first
-        return count
+    def _taken(self) -> tuple[int, Mapping[Series, SeriesTally]]:
+        with self._adding:
+            return self._tally.take()
 
     def _drop(self, count: int, error: RateLimitUnavailable) -> None:
         """Count what could not be written, and say so when that begins."""
@@ -156,11 +172,12 @@ class Reporter:
             _log.warning("decisions are missing from the report until its store is back: %s", error)
         self._is_written = False
 
-    def _flow(self) -> Any:
-        return merge_all(self._prefix, self._tally.take(), clock.now(), self._size)
+    def _merging(self, tallies: Mapping[Series, SeriesTally]) -> Flow[None]:
+        return merge_all(self._prefix, tallies, clock.now(), self._size)
 
     def _start_thread(self) -> None:
         with self._starting:
+            self._has_to_start = False
             if self._thread is None and not self._ends.is_set():
                 self._thread = threading.Thread(
                     target=_write, args=(weakref.ref(self), self._ends, self._interval), daemon=True
@@ -171,11 +188,14 @@ class Reporter:
 
 def _write(reference: weakref.ref[Reporter], ends: threading.Event, interval: float) -> None:
     """Write now and then, as long as somebody holds the reporter."""
-    while not ends.wait(interval):
+    due = time.monotonic() + interval
+    while not ends.wait(min(ADDING_SECONDS, interval)):
         reporter = reference()
         if reporter is None:
             return
-        reporter.flush()
+        if reporter.add_up() or time.monotonic() >= due:
+            reporter.flush()
+            due = time.monotonic() + interval
         del reporter
 
 

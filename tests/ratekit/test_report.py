@@ -20,6 +20,7 @@ from ratekit.events import Decision
 from ratekit.keys import override_key
 from ratekit.protocol import encode
 from ratekit.report import Reporter, Size
+from ratekit.report import reporter as reporter_module
 from ratekit.stores.memory import MemoryStore
 from ratekit.subjects import pseudonym
 from support.servers import free_port
@@ -51,8 +52,9 @@ def limiter(store):
 
 
 @pytest.fixture
-def reporters(limiter):
-    """Make reporters that write when they are told to; they end with the test."""
+def reporters(limiter, monkeypatch):
+    """Make reporters that add up and write when they are told to; they end with the test."""
+    monkeypatch.setattr(reporter_module, "ADDING_SECONDS", HOUR)
     made: list[Reporter] = []
 
     def make(target=limiter, **options) -> Reporter:
