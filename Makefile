@@ -31,8 +31,8 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY)  ## Measure ratekit beside its peers.
-	$(BIN)/python -m benchmarks
+bench: $(READY)  ## Measure ratekit beside its peers (SHORT=1 for two minutes of it).
+	$(BIN)/python -m benchmarks $(if $(SHORT),--short)
 
 wheel: $(READY)  ## Build the wheel and the source distribution.
 	$(BIN)/python -m build --no-isolation

@@ -1,60 +1,103 @@
-"""Rows as a table to read, and as JSON to keep."""
+"""What was measured, as JSON to keep and as a table to read."""
 
 from __future__ import annotations
 
+import json
+import os
 import platform
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from benchmarks import server
-from benchmarks.rounds import Row
+from benchmarks.contest.contestants import CONTESTANTS
+from benchmarks.peers import Contest
+from benchmarks.rounds import Gap, Row
 from benchmarks.settings import Settings
+
+Document = dict[str, Any]
 
 _HEAD = ("", "ratio", "quartiles", "target", "")
 _VERDICTS = {True: "reached", False: "missed", None: ""}
+_PACKAGES = {contestant.package for contestant in CONTESTANTS} | {
+    "hiredis",
+    "lupa",
+    "coredis",
+    "django",
+    "fastapi",
+    "uvicorn",
+}
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[Document]) -> str:
     """Lay out the rows, the figures to the right."""
-    lines = [_HEAD, *(_cells(row) for row in rows)]
+    lines = [_HEAD, *(cells(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
     return "\n".join(_line(line, widths) for line in lines)
 
 
-def document(rows: Sequence[Row], settings: Settings) -> dict[str, Any]:
-    """Return everything that was measured, and where."""
-    names = ("ratekit", "limits", "redis", "hiredis", "lupa")
+def cells(row: Document) -> tuple[str, str, str, str, str]:
+    """Return what a table says of a row: its name, the ratio, the quartiles, the target, and if it is reached."""
+    name, goal = f"{row['section']}: {row['name']}", "" if row["target"] is None else f"{row['sense']} {row['target']:.3g}"
+    if row["reason"] is not None:
+        return name, "", "", goal, f"not measured: {row['reason']}"
+    low, high = row["quartiles"]
+    return name, f"{row['median']:.3f}", f"{low:.3f} - {high:.3f}", goal, _VERDICTS[row["reached"]]
+
+
+def document(rows: Sequence[Row | Gap], contest: Contest, settings: Settings) -> Document:
+    """Return everything that was measured, and on what; nothing that tells whose machine it is."""
     return {
         "python": platform.python_version(),
-        "machine": platform.platform(),
+        "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
         "server": server.version(settings.server),
-        "packages": {name: version(name) for name in names},
+        "packages": {name: found for name in sorted(_PACKAGES) if (found := _version(name))},
         "rounds": settings.rounds,
-        "rows": [_entry(row) for row in rows],
+        "contest": {"plan": settings.plan.name, "rounds": settings.plan.rounds, "seconds": settings.plan.seconds},
+        "rows": [entry(row) for row in rows],
+        "standings": [standing.document() for standing in contest.standings],
+        "memory": contest.memory,
     }
 
 
-def _cells(row: Row) -> tuple[str, ...]:
-    low, median, high = row.quartiles
-    target = "" if row.target is None else f"{row.target:g}"
-    return (f"{row.section}: {row.name}", f"{median:.3f}", f"{low:.3f} - {high:.3f}", target, _VERDICTS[row.is_reached])
+def as_json(found: Document) -> str:
+    """Write a document with a line for each thing that was measured."""
+    parts = [f"{json.dumps(name)}: {_lines(value)}" for name, value in found.items()]
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    name, *figures, verdict = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
+def _lines(value: Any) -> str:
+    if not isinstance(value, list):
+        return json.dumps(value)
+    return "[\n" + ",\n".join(json.dumps(_rounded(item)) for item in value) + "\n]"
+
+
+def _rounded(value: Any) -> Any:
+    """Keep six digits of each number: more are noise."""
+    if isinstance(value, dict):
+        return {name: _rounded(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_rounded(inner) for inner in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _line(line: Sequence[str], widths: Sequence[int]) -> str:
+    name, *figures, verdict = [cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
     return "  ".join((name.strip().ljust(widths[0]), *figures, verdict.strip())).rstrip()
 
 
-def _entry(row: Row) -> dict[str, Any]:
+def entry(row: Row | Gap) -> Document:
+    """Return a row as it is kept."""
+    about = {"section": row.section, "name": row.name, "target": row.target, "sense": str(row.sense)}
+    if isinstance(row, Gap):
+        return {**about, "reason": row.reason, "median": None, "quartiles": None, "reached": None}
     low, median, high = row.quartiles
-    return {
-        "section": row.section,
-        "name": row.name,
-        "median": median,
-        "quartiles": [low, high],
-        "target": row.target,
-        "reached": row.is_reached,
-        "case": row.case,
-        "reference": row.reference,
-    }
+    figures = {"median": median, "quartiles": [low, high], "reached": row.is_reached}
+    return {**about, "reason": None, **figures, "case": row.case, "reference": row.reference}

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from statistics import quantiles
 from timeit import Timer
 from typing import Any
 
+from benchmarks import progress
+
 Case = Callable[[], float]  # runs one short block, and returns what one call took
+
+
+class Sense(StrEnum):
+    """Which side of a target is the good one."""
+
+    AT_MOST = "at most"
+    AT_LEAST = "at least"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +43,7 @@ class Row:
     case: list[float] = field(repr=False)
     reference: list[float] = field(repr=False)
     figures: list[float] = field(repr=False)
+    sense: Sense = Sense.AT_MOST
 
     @property
     def quartiles(self) -> tuple[float, float, float]:
@@ -48,8 +58,21 @@ class Row:
 
     @property
     def is_reached(self) -> bool | None:
-        """Whether the median is within the target; None if there is no target."""
-        return None if self.target is None else self.median <= self.target
+        """Whether the median is on the good side of the target; None if there is no target."""
+        if self.target is None:
+            return None
+        return self.median <= self.target if self.sense is Sense.AT_MOST else self.median >= self.target
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What was not measured, and why."""
+
+    section: str
+    name: str
+    reason: str
+    target: float | None = None
+    sense: Sense = Sense.AT_MOST
 
 
 def statement(
@@ -73,10 +96,9 @@ def measure(section: str, pairs: Sequence[Pair], rounds: int) -> list[Row]:
     """Measure every pair in every round, and first one round that does not count."""
     samples: list[list[tuple[float, float]]] = [[] for _ in pairs]
     for number in range(rounds + 1):
-        _show(f"{section}: round {number} of {rounds}")
+        progress.show(section, "", number, rounds)
         for pair, taken in zip(pairs, samples, strict=True):
             taken.append(_side_by_side(pair, swapped=number % 2 == 1))
-    _show("")
     return [_row(section, pair, taken[1:]) for pair, taken in zip(pairs, samples, strict=True)]
 
 
@@ -92,8 +114,3 @@ def _row(section: str, pair: Pair, samples: list[tuple[float, float]]) -> Row:
     case = [sample[0] for sample in samples]
     reference = [sample[1] for sample in samples]
     return Row(section, pair.name, pair.target, case, reference, list(map(pair.compare, case, reference)))
-
-
-def _show(progress: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{progress}", end="", file=sys.stderr, flush=True)

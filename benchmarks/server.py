@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import redis
 
+DATABASES = 32  # one for each contestant, and some
 _START_SECONDS = 10.0
 _STOP_SECONDS = 5.0
 
@@ -34,7 +35,8 @@ def running(executable: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="ratekit-benchmark-") as folder:
         port = free_port()
         options = ("--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", "", "--appendonly", "no")
-        process = subprocess.Popen([executable, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        more = ("--databases", str(DATABASES))
+        process = subprocess.Popen([executable, *options, *more], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             url = f"redis://127.0.0.1:{port}"
             _await_answer(url, process)

@@ -17,8 +17,8 @@ from ratekit.stores.commands import Batch, Flow, Nodes, as_text, as_texts, drive
 
 # What decisions need, by the commands of lua/ratekit.lua and how a connection is greeted; and what administration adds.
 SCRIPT_COMMANDS = (
-    "time", "exists", "hgetall", "hmget", "hget", "hset", "hincrby", "pexpire", "del", "zadd", "zrange", "zrangebyscore", "zcount",
-    "zcard", "zrank", "zscore", "zrem", "zremrangebyscore",
+    "time", "exists", "hgetall", "hmget", "hget", "hset", "hincrby", "pexpire", "del", "zadd", "zrange", "zrangebyscore",
+    "zcount", "zcard", "zrank", "zscore", "zrem", "zremrangebyscore",
 )  # fmt: skip
 DECIDING = ("evalsha", "eval", "ping", *SCRIPT_COMMANDS)
 ADMINISTRATION = ("hdel", "persist", "pttl", "scan", "zincrby")
