@@ -14,7 +14,9 @@ import pytest
 import redis
 
 from ratekit import AsyncRateLimiter, ConfigurationError, Limit, Policy, RateLimiter, RateLimitUnavailable
+from ratekit.limits import Algorithm
 from ratekit.outage import classify_reply
+from ratekit.protocol import encode, pack
 from ratekit.stores import script
 from support.servers import free_port, start_server, stop_server, wheel_server
 
@@ -58,10 +60,10 @@ def test_script_works_with_a_shebang_that_forbids_undeclared_keys(server):
                 client.eval("#!lua\nreturn 1", 0)
             return
         text = b"#!lua\n" + script.read("ratekit")
-        keys = ["o:{u}", "a:{u}:60s", "b:{u}:60s@token_bucket", "c:{u}:60s@sliding_window_log"]
-        limits = ["fixed_window", 5, 60_000_000, 4 + 64, "token_bucket", 5, 60_000_000, 8 + 64]
-        items = ["1", 15, *limits, "sliding_window_log", 5, 60_000_000, 8, "check", 3, 1]
-        assert client.eval(text, len(keys), *keys, *items)[::6] == [1, 1, 1]
+        algorithms = [algorithm for algorithm in Algorithm if algorithm is not Algorithm.CONCURRENCY]
+        rich = Policy("rich", [Limit(5, 60, algorithm=algorithm, name=algorithm) for algorithm in algorithms])
+        keys, items = pack([encode(policy, "shebang") for policy in (rich, TEN)])
+        assert client.eval(text, len(keys), *keys, *items)[::6] == [1, 1, 1, 1, 1]
 
 
 def test_server_decides_by_its_own_clock(server):
