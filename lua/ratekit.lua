@@ -165,6 +165,7 @@ local function part(name)
       local current = math.max(limit.current + amount, 0)
       local rest = limit.current + amount - current
       local previous = math.max(limit.previous + rest * length_us / left_us, 0)
+      previous = previous < 0.000001 and 0 or previous -- what is left by rounding is nothing
       limit.used, limit.reset_us = limit.used + amount, current + previous > 0 and left_us or 0
       if limit.running and rest == 0 then
         expect(redis.pcall("HINCRBY", key, "c", amount))

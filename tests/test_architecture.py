@@ -39,6 +39,7 @@ LEVELS = {
     "ratekit.stores.redis": 2,
     "ratekit.stores.redis_asyncio": 2,
     "ratekit.stores.script": 2,
+    "ratekit.stores.turns": 2,
     "ratekit.stores.wires": 2,
     "ratekit.stores.commands": 2,
     "ratekit.absence": 2,

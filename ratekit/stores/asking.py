@@ -98,10 +98,10 @@ def deciding(calls: Sequence[Call], errors: ClientErrors, routes: Routes | None 
 
 def _evaluating(calls: Sequence[Call], errors: ClientErrors, routes: Routes | None) -> Generator[Ask, Sequence[Any], Any]:
     """Run the script: by its name, and by its text if the server has forgotten it."""
-    arguments = _arguments_of(calls)
-    reply = yield from _redirected(("EVALSHA", script.digest(), *arguments), calls, errors, routes)
+    command = evaluation(calls)
+    reply = yield from _redirected(command, calls, errors, routes)
     if isinstance(reply, Exception) and _word_of(reply) == "NOSCRIPT":
-        reply = yield from _redirected(("EVAL", script.read("ratekit"), *arguments), calls, errors, routes)
+        reply = yield from _redirected(("EVAL", script.read("ratekit"), *command[2:]), calls, errors, routes)
     return reply
 
 
@@ -176,8 +176,13 @@ def _address_in(error: Exception) -> Address:
     return host, int(port)
 
 
-def _arguments_of(calls: Sequence[Call]) -> tuple[Any, ...]:
-    """Return what EVALSHA and EVAL take after the script: the number of keys, the keys, the rest."""
+def evaluation(calls: Sequence[Call]) -> Command:
+    """Return the command that runs the script by its name: what every conversation begins with."""
     time_us = clock.override_us()
     keys, items = pack_one(calls[0], time_us) if len(calls) == 1 else pack(calls, time_us)
-    return (len(keys), *keys, *items)
+    return ("EVALSHA", script.digest(), len(keys), *keys, *items)
+
+
+def is_plain(call: Call, reply: Any) -> bool:
+    """Whether a reply has the figures of one call and nothing else, so that the conversation ends where it began."""
+    return type(reply) is list and len(reply) == FIGURES * len(call.compiled.limits) and type(reply[0]) is int

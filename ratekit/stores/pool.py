@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import queue
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ratekit.breaker import Breaker, probe_pauses
 from ratekit.outage import Outage, StoreOutage, classify_reply
 from ratekit.stores.asking import ClientErrors, Command, errors_of, outage_of
+from ratekit.stores.turns import Turns
 
 _QUEUE_SECONDS = 5.0  # how long a call waits for one of our own connections: that is no fault of the store
 _FRESH_SECONDS = 0.001  # a connection that was used so lately is not looked at before it is used again
@@ -20,6 +21,9 @@ _MOST_TURNS = 5  # for a reply
 _LATE = 0.1  # of the deadline
 _PARKED_SECONDS = 1.0  # how long fewer connections are used after the server had none left to give
 GREETING: Command = ("PING",)
+_hiredis: Any = None
+with suppress(ImportError):
+    import hiredis as _hiredis
 
 
 class Pool:
@@ -37,9 +41,7 @@ class Pool:
         """Start from nothing: no connection, no lock that somebody holds."""
         self.breaker = Breaker(self._label)
         self._idle: list[tuple[Any, float]] = []
-        self._turns: queue.SimpleQueue[None] = queue.SimpleQueue()
-        for _ in range(self._most):
-            self._turns.put(None)
+        self._turns = Turns(self._most)
         self._parked: list[float] = []
         self._opened = 0
         self._counting = threading.Lock()
@@ -59,7 +61,7 @@ class Pool:
                 self._parked.append(time.monotonic() + _PARKED_SECONDS)
             finally:
                 if not parked:
-                    self._turns.put(None)
+                    self._turns.give_back()
 
     def forget(self) -> None:
         """Close what nobody uses: the server is not the right one any more, and the next connection may find it."""
@@ -80,11 +82,9 @@ class Pool:
     def _take_turn(self) -> None:
         if self._parked and time.monotonic() > self._parked[0]:
             self._parked.pop(0)
-            self._turns.put(None)
-        try:
-            self._turns.get(timeout=_QUEUE_SECONDS)
-        except queue.Empty:
-            raise StoreOutage(Outage("queue", f"no connection was free for {_QUEUE_SECONDS} s")) from None
+            self._turns.give_back()
+        if not self._turns.take(_QUEUE_SECONDS):
+            raise StoreOutage(Outage("queue", f"no connection was free for {_QUEUE_SECONDS} s"))
 
     def _exchange(self, connection: Any, commands: Sequence[Command]) -> list[Any]:
         closed = self._closed
@@ -198,7 +198,9 @@ def greeting_outage(error: Exception, errors: ClientErrors) -> Outage | None:
 
 
 def packed(connection: Any, commands: Sequence[Command]) -> list[bytes]:
-    """Return commands as a connection sends them."""
+    """Return commands as a connection sends them. The connection packs as well, if more slowly, where hiredis is missing."""
+    if _hiredis is not None:
+        return [_hiredis.pack_command(command) for command in commands]
     return [part for command in commands for part in connection.pack_command(*command)]
 
 

@@ -11,7 +11,17 @@ from ratekit.breaker import Breaker, Health
 from ratekit.events import StoreState
 from ratekit.outage import StoreOutage
 from ratekit.protocol import Call
-from ratekit.stores.asking import ClientErrors, Command, Conversation, deciding, errors_of, figures_in, raise_outage
+from ratekit.stores.asking import (
+    ClientErrors,
+    Command,
+    Conversation,
+    deciding,
+    errors_of,
+    evaluation,
+    figures_in,
+    is_plain,
+    raise_outage,
+)
 from ratekit.stores.cluster import SLOTS, SlotMap
 from ratekit.stores.locations import Address, Driver, Location, parse
 from ratekit.stores.pool import Pool
@@ -67,7 +77,12 @@ class RedisStore:
 
     def run(self, call: Call) -> Sequence[int]:
         """Decide one call. Raises StoreOutage if the server cannot."""
-        return figures_in(self.run_many([call])[0])
+        if self._slots is not None:
+            return figures_in(self._decide([call])[0])
+        replies = self._pool(None).ask((evaluation((call,)),))
+        if is_plain(call, replies[0]):
+            return replies[0]  # type: ignore[no-any-return]
+        return figures_in(self._decide([call], replies)[0])
 
     def run_many(self, calls: Sequence[Call]) -> list[Sequence[int] | str]:
         """Decide a batch of calls, in one round trip unless it is a Cluster: for each its figures, or the server's error."""
@@ -94,12 +109,13 @@ class RedisStore:
         if client is not None:
             client.close()
 
-    def _decide(self, calls: Sequence[Call]) -> list[Sequence[int] | str]:
+    def _decide(self, calls: Sequence[Call], replies: list[Any] | None = None) -> list[Sequence[int] | str]:
+        """Hold a conversation, of which the first question may have been answered already."""
         if self._slots is not None and self._slots.is_empty:
             self._look()
         conversation = deciding(calls, self._errors, self._slots)
         try:
-            return _talk(conversation, self._ask)
+            return _talk(conversation, self._ask, replies)
         except StoreOutage as error:
             self._doubt(error)
             raise
@@ -140,14 +156,17 @@ class RedisStore:
 
 
 def _talk(
-    conversation: Conversation, ask: Callable[[Address | None, Sequence[Command]], list[Any]]
+    conversation: Conversation,
+    ask: Callable[[Address | None, Sequence[Command]], list[Any]],
+    replies: list[Any] | None = None,
 ) -> list[Sequence[int] | str]:
     question = next(conversation)
     while True:
         try:
-            question = conversation.send(ask(*question))
+            question = conversation.send(ask(*question) if replies is None else replies)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+        replies = None
 
 
 class ClientStore:

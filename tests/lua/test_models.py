@@ -639,6 +639,17 @@ def test_shadow_slot_that_is_held_keeps_its_end_when_the_enforced_one_is_taken_a
     assert [tier.reset_after for tier in again.tiers] == [1, 3]
 
 
+def test_window_of_which_all_was_given_back_is_over(bench, clock):
+    """What is given back of a window that fades leaves nothing behind, not even what rounding leaves."""
+    policy = Policy(ENDPOINT, [Limit(10, 1, algorithm="sliding_window_counter")])
+    for left_us in (1_995, 15_953, 257_227, 259_221, 261_215):
+        clock.set(START)
+        bench.limiter.reset(policy, bench.subject)
+        bench.limiter.charge(policy, bench.subject, cost=1)
+        clock.advance(2 - left_us / SECOND_US)
+        assert bench.limiter.refund(policy, bench.subject, cost=10).reset_after == 0
+
+
 def test_refused_renewal_names_no_wait(bench):
     """Waiting does not bring a slot back: the wait is 0 for an admitted request only."""
     policy = Policy(ENDPOINT, Limit(1, 10, algorithm="concurrency"))
