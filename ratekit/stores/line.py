@@ -44,6 +44,8 @@ class Line:
         """Let the server decide a call. The answer may raise StoreOutage."""
         if self.breaker.outage is not None:
             self.breaker.check()
+        if call.slot is not None:
+            call.slot.encode()  # the only free text in it: what cannot be sent fails here, and alone
         answer: Answer = self._loop.create_future()
         self._waiting.append((call, answer))
         if not self._is_busy:
