@@ -26,8 +26,8 @@ class Affected:
     """How many subjects a limit affects."""
 
     subjects: int
-    share: float  # of all
-    is_exact: bool  # False: estimated from a sample
+    share: float  # of all subjects that were seen, whose number may be an estimate
+    is_exact: bool  # they were counted; False: estimated from a sample
 
 
 @dataclass(frozen=True, slots=True)
