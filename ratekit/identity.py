@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from ratekit.errors import ConfigurationError, UnusableRequestError
+from ratekit.keys import project_subject
 from ratekit.requests import FrontRequest
 
 MOST_BODY = 64 * 1024
@@ -150,6 +151,15 @@ def _claimed(
     wants_body = _is_form if kind == "form" else None
     needs_body = kind in ("json", "form")
     return KeyFunction(label, subject, needs_body=needs_body, most_body=most_body, wants_body=wants_body, is_claimed=True)
+
+
+def identified_subject(identity: Any) -> str | None:
+    """Return the subject of what identify has answered. Half a project is none: it would be a bucket for many."""
+    if isinstance(identity, tuple) and len(identity) == 2 and "" not in identity:
+        return None if None in identity else project_subject(*identity)
+    if identity is None or (isinstance(identity, str) and identity):
+        return identity
+    raise UnusableRequestError(f"identify answered {identity!r}: it is (org_id, project_id), a text, or None")
 
 
 def body_too_long(by: KeyFunction) -> UnusableRequestError:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from ratekit.errors import ConfigurationError
-from ratekit.limits import Limit, Policy
+from ratekit.limits import UNNAMED_POLICY, Limit, Policy
 from ratekit.outage import OnOutage, as_on_outage
 
 RuleLimits = Policy | Limit | str | Iterable[Limit | str]
@@ -104,6 +104,43 @@ def as_rule_policy(endpoint: str, limits: RuleLimits) -> Policy:
     if isinstance(limits, Iterable):
         return Policy(endpoint, limits)
     raise ConfigurationError(f"rule {limits!r} of {endpoint!r} is neither a policy, nor a limit, nor a rate")
+
+
+def policy_of(
+    max_requests: int | None, expiry: float | None, limits: RuleLimits | None, policy: Policy | Limit | None
+) -> Policy:
+    """Make the policy of a limiter that is declared on a route, of the one way in which it was given."""
+    policy = _policy_given(max_requests, expiry, limits, policy)
+    if policy.has_slots:
+        raise ConfigurationError(
+            "a concurrency limit has to hold its slot until the response has ended: use ratekit.asgi or ratekit.wsgi"
+        )
+    return policy
+
+
+def check_endpoint(endpoint: str | None) -> str | None:
+    """Return an endpoint that was given, or raise ConfigurationError if it is no name."""
+    if endpoint is not None and (not isinstance(endpoint, str) or not endpoint):
+        raise ConfigurationError(f"endpoint {endpoint!r} is not a text with something in it")
+    return endpoint
+
+
+def _policy_given(
+    max_requests: int | None, expiry: float | None, limits: RuleLimits | None, policy: Policy | Limit | None
+) -> Policy:
+    given = [max_requests is not None or expiry is not None, limits is not None, policy is not None]
+    if sum(given) != 1:
+        raise ConfigurationError("give exactly one of max_requests with expiry, limits, or policy")
+    if policy is not None and not isinstance(policy, Policy | Limit):
+        raise ConfigurationError(f"policy {policy!r} is neither a Policy nor a Limit")
+    if policy is not None or limits is not None:
+        return as_rule_policy(UNNAMED_POLICY, policy if policy is not None else limits)  # type: ignore[arg-type]
+    if max_requests is None or expiry is None:
+        raise ConfigurationError(f"max_requests {max_requests!r} and expiry {expiry!r} have to be given together")
+    try:
+        return Policy(UNNAMED_POLICY, [Limit(max_requests, expiry)])
+    except ConfigurationError as error:
+        raise ConfigurationError(str(error).replace("window", "expiry", 1)) from None
 
 
 def _is_pattern(pattern: str) -> bool:

@@ -13,15 +13,16 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from ratekit import keys
-from ratekit.errors import ConfigurationError, UnusableRequestError
+from ratekit.anonymous import anonymous_subject, check_anonymous, note_pass
+from ratekit.errors import UnusableRequestError
 from ratekit.front import checked_cost, checked_mode, cost_of, mode_reader
 from ratekit.identity import KeyFunction, as_key_function
-from ratekit.limits import UNNAMED_POLICY, Limit, Policy
+from ratekit.limits import Limit, Policy
 from ratekit.modes import RateLimitMode
 from ratekit.outage import as_on_outage
 from ratekit.protocol import Call, Operation, encode, encode_keys
 from ratekit.requests import AsgiRequest
-from ratekit.rules import RuleLimits, as_rule_policy
+from ratekit.rules import RuleLimits, check_endpoint, policy_of
 from ratekit_fastapi import decisions
 from ratekit_fastapi.bodies import BODY, read_body
 from ratekit_fastapi.routes import endpoint_of
@@ -56,16 +57,10 @@ class RateLimiterDependency:
         on_outage: str | None = None,
         by: By | None = None,
     ) -> None:
-        self.policy = _policy_of(max_requests, expiry, limits, policy)
+        self.policy = policy_of(max_requests, expiry, limits, policy)
         self._hash = hash((type(self), self.policy, endpoint))
-        if self.policy.has_slots:
-            raise ConfigurationError(
-                "a concurrency limit has to hold its slot until the response has ended: use ratekit.asgi"
-            )
         self.cost = checked_cost(cost)
-        if endpoint is not None and (not isinstance(endpoint, str) or not endpoint):
-            raise ConfigurationError(f"endpoint {endpoint!r} is not a text with something in it")
-        self.endpoint = endpoint
+        self.endpoint = check_endpoint(endpoint)
         self.mode = checked_mode(mode)
         self.current_mode = mode_reader(self.mode)  # the mode for this request
         self.on_outage = None if on_outage is None else as_on_outage(on_outage)
@@ -180,23 +175,14 @@ class ProjectRateLimiter(RateLimiterDependency):
         self, max_requests: int | None = None, expiry: float | None = None, *, anonymous: str = "pass", **options: Any
     ):
         super().__init__(max_requests, expiry, **options)
-        if anonymous not in ("pass", "ip", "refuse"):
-            raise ConfigurationError(f"anonymous {anonymous!r} is unknown: it is one of pass, ip, refuse")
-        self.anonymous = anonymous
+        self.anonymous = check_anonymous(anonymous)
 
     _uses_project = True
 
     def subject(self, request: HTTPConnection) -> str | None:
         """Return the project, or what by says."""
         subject: str | None = self._subject_by(request) if self._by is not None else request.scope.get(IDENTITY)
-        return self._anonymous(request) if subject is None else subject
-
-    def _anonymous(self, request: HTTPConnection) -> str | None:
-        if self.anonymous == "refuse":
-            raise UnusableRequestError("the request has no project that it could be limited by", status=401)
-        if self.anonymous == "ip":
-            return _front_request(request).address()
-        return None
+        return anonymous_subject(self.anonymous, _front_request(request)) if subject is None else subject
 
     def note_pass(self, request: HTTPConnection) -> None:
         """Count a request that is not limited, as it has no project; warn of the first."""
@@ -239,9 +225,7 @@ class PathRateLimiter(RateLimiterDependency):
 
 
 def _count_pass(endpoint: str, why: str) -> None:
-    anonymous_passes[endpoint] += 1
-    if anonymous_passes[endpoint] == 1:
-        _log.warning("a request of %s is not limited: it %s", endpoint, why)
+    note_pass(anonymous_passes, _log, endpoint, why)
 
 
 # FastAPI before 0.128 does not resolve the names of annotations on the call of an instance.
@@ -250,21 +234,3 @@ RateLimiterDependency.__call__.__annotations__ = {"connection": HTTPConnection, 
 
 def _front_request(request: HTTPConnection) -> AsgiRequest:
     return AsgiRequest(request.scope, settings_of(request.scope).proxies)
-
-
-def _policy_of(
-    max_requests: int | None, expiry: float | None, limits: RuleLimits | None, policy: Policy | Limit | None
-) -> Policy:
-    given = [max_requests is not None or expiry is not None, limits is not None, policy is not None]
-    if sum(given) != 1:
-        raise ConfigurationError("give exactly one of max_requests with expiry, limits, or policy")
-    if policy is not None and not isinstance(policy, Policy | Limit):
-        raise ConfigurationError(f"policy {policy!r} is neither a Policy nor a Limit")
-    if policy is not None or limits is not None:
-        return as_rule_policy(UNNAMED_POLICY, policy if policy is not None else limits)  # type: ignore[arg-type]
-    if max_requests is None or expiry is None:
-        raise ConfigurationError(f"max_requests {max_requests!r} and expiry {expiry!r} have to be given together")
-    try:
-        return Policy(UNNAMED_POLICY, [Limit(max_requests, expiry)])
-    except ConfigurationError as error:
-        raise ConfigurationError(str(error).replace("window", "expiry", 1)) from None

@@ -9,10 +9,10 @@ from typing import Any, Unpack
 from starlette.requests import HTTPConnection
 
 from ratekit.addresses import TrustedProxies
-from ratekit.errors import UnusableRequestError
 from ratekit.fleet import Follower, follow
 from ratekit.front import Answers
-from ratekit.keys import DEFAULT_PREFIX, project_subject
+from ratekit.identity import identified_subject
+from ratekit.keys import DEFAULT_PREFIX
 from ratekit.limiter import AsyncRateLimiter
 from ratekit.operations import LimiterOptions
 
@@ -73,7 +73,7 @@ class Settings:
         known: str | None = connection.scope.get(IDENTITY)
         if known is None:
             answer = self._identify(connection)
-            known = _subject_of(await answer if inspect.isawaitable(answer) else answer)
+            known = identified_subject(await answer if inspect.isawaitable(answer) else answer)
             connection.scope[IDENTITY] = known
         return known
 
@@ -84,15 +84,6 @@ class Settings:
             self._follower = None
         for limiter in self._limiters.values():
             await limiter.aclose()
-
-
-def _subject_of(identity: Any) -> str | None:
-    """Return the subject of what identify has answered. Half a project is none: it would be a bucket for many."""
-    if isinstance(identity, tuple) and len(identity) == 2 and "" not in identity:
-        return None if None in identity else project_subject(*identity)
-    if identity is None or (isinstance(identity, str) and identity):
-        return identity
-    raise UnusableRequestError(f"identify answered {identity!r}: it is (org_id, project_id), a text, or None")
 
 
 def settings_of(scope: MutableMapping[str, Any]) -> Settings:

@@ -62,6 +62,7 @@ LEVELS = {
     "ratekit.report.values": 3,
     "ratekit.requests": 3,
     "ratekit.identity": 3,
+    "ratekit.anonymous": 3,
     "ratekit.rules": 3,
     "ratekit.override_flows": 3,
     "ratekit.overrides": 3,
