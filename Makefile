@@ -14,7 +14,7 @@ help:  ## Show what can be made.
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable '.[redis,fastapi,cli]' --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[redis,fastapi,django,drf,ninja,cli]' --group dev
 	@touch $@
 
 demo: $(READY)  ## Run a small API with one limited route (PORT=8000).

@@ -127,12 +127,16 @@ def _address(request: FrontRequest) -> str | None:
 
 def _checked(function: Callable[[Any], Any]) -> Callable[[FrontRequest], str | None]:
     def read(request: FrontRequest) -> str | None:
-        subject = function(request)
-        if subject is not None and (not isinstance(subject, str) or not subject):
-            raise UnusableRequestError(f"the key function answered {subject!r}, which is neither a text nor None")
-        return subject
+        return checked_subject(function(request))
 
     return read
+
+
+def checked_subject(subject: Any) -> str | None:
+    """Return what a key function has answered, or refuse a request that it cannot name anybody for."""
+    if subject is not None and (not isinstance(subject, str) or not subject):
+        raise UnusableRequestError(f"the key function answered {subject!r}, which is neither a text nor None")
+    return subject
 
 
 def _claimed(

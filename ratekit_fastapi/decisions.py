@@ -10,9 +10,10 @@ from starlette.responses import Response
 
 from ratekit import errors
 from ratekit.asgi import RESULTS, merged
+from ratekit.decisions import refund_of, tag_of
 from ratekit.front import is_refused, refusal_of
 from ratekit.modes import RateLimitMode
-from ratekit.protocol import Call, Operation, merge
+from ratekit.protocol import Call, merge
 from ratekit.results import RateLimitResult
 from ratekit_fastapi.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError, answer_in
 from ratekit_fastapi.routes import effective_route, limiters_after
@@ -100,7 +101,7 @@ async def _decide(
         call = await _with_others(call, others, limiter, connection, settings, decided)
     charged: set[bytes] = connection.scope.setdefault(CHARGED, set())
     if charged and charged.issuperset(call.keys):
-        await settings.limiter(limiter.on_outage).decide(call._replace(operation=Operation.REFUND))
+        await settings.limiter(limiter.on_outage).decide(refund_of(call))
     result = await run(limiter, connection, call, mode, settings)
     if result.allowed:
         charged.update(call.keys)
@@ -153,9 +154,5 @@ async def _call_with(
         more = await _call(other, connection, settings)
     except errors.RatekitError:
         return None  # it will say so itself when its turn comes
-    fits = more is not None and more.cost == call.cost and _tag(more) == _tag(call)
+    fits = more is not None and more.cost == call.cost and tag_of(more) == tag_of(call)
     return more if fits else None
-
-
-def _tag(call: Call) -> bytes:
-    return call.keys[0].partition(b"{")[2].partition(b"}")[0]

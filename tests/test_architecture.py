@@ -70,6 +70,7 @@ LEVELS = {
     "ratekit.counters": 3,
     "ratekit.explanations": 3,
     "ratekit.front": 3,
+    "ratekit.decisions": 3,
     "ratekit.guard": 3,
     "ratekit.asgi": 3,
     "ratekit.wsgi": 3,
@@ -87,6 +88,23 @@ LEVELS = {
     "ratekit.cli.program": 4,
     "ratekit.cli.report": 4,
     "ratekit.cli.session": 4,
+    "ratekit_django": 4,
+    "ratekit_django.apps": 4,
+    "ratekit_django.caches": 4,
+    "ratekit_django.checks": 4,
+    "ratekit_django.conf": 4,
+    "ratekit_django.decisions": 4,
+    "ratekit_django.decorators": 4,
+    "ratekit_django.drf": 4,
+    "ratekit_django.limits": 4,
+    "ratekit_django.middleware": 4,
+    "ratekit_django.ninja": 4,
+    "ratekit_django.programmatic": 4,
+    "ratekit_django.requests": 4,
+    "ratekit_django.responses": 4,
+    "ratekit_django.rules": 4,
+    "ratekit_django.steps": 4,
+    "ratekit_django.urls": 4,
     "ratekit_fastapi": 4,
     "ratekit_fastapi.bodies": 4,
     "ratekit_fastapi.decisions": 4,
@@ -98,11 +116,11 @@ LEVELS = {
     "ratekit_fastapi.settings": 4,
 }
 DRIVERS = {"redis", "valkey", "lupa"}
-FRAMEWORKS = {"click", "fastapi", "starlette", "django", "ddtrace"}
+FRAMEWORKS = {"click", "fastapi", "starlette", "django", "asgiref", "rest_framework", "ninja", "ddtrace"}
 
 
 def modules() -> dict[str, Path]:
-    files = [path for package in ("ratekit", "ratekit_fastapi") for path in (ROOT / package).rglob("*.py")]
+    files = [path for package in ("ratekit", "ratekit_django", "ratekit_fastapi") for path in (ROOT / package).rglob("*.py")]
     return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
 
 

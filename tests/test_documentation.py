@@ -9,8 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx2
 import pytest
 
+from support import django_ready  # noqa: F401 - its snippets read settings
 from support.fetching import fetch
 from support.servers import free_port
 
@@ -66,3 +68,21 @@ def test_demo_says_where_it_is_and_refuses_the_sixth_request():
     assert answers[5].headers["Content-Type"] == "application/problem+json"
     assert answers[5].json()["violated-policies"] == ["10s"]
     assert "Send ten requests" in page.text
+
+
+def test_django_quickstart_refuses_the_sixth_request_and_shows_browsers_a_page():
+    port = free_port()
+    command = [sys.executable, "main.py", "--port", str(port)]
+    folder = ROOT / "example_projects/django_quickstart"
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert f"http://127.0.0.1:{port}" in process.stdout.readline()
+            answers = [fetch(f"http://127.0.0.1:{port}/search") for _ in range(7)]
+            reports = [fetch(f"http://127.0.0.1:{port}/report") for _ in range(3)]
+            page = httpx2.get(f"http://127.0.0.1:{port}/search", headers={"Accept": "text/html"})
+        finally:
+            process.terminate()
+    assert [answer.status_code for answer in answers] == [200] * 5 + [429] * 2
+    assert [answer.status_code for answer in reports] == [200, 200, 429]
+    assert answers[5].headers["Content-Type"] == "application/problem+json"
+    assert "Too many requests" in page.text

@@ -1,0 +1,55 @@
+"""A Django project in one file with three limited URLs, counted in the process: `python main.py --port 8000`."""
+
+from __future__ import annotations
+
+import argparse
+
+import django
+import waitress
+from django.conf import settings
+from django.core.wsgi import get_wsgi_application
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.urls import path
+
+from ratekit_django import rate_limit
+
+settings.configure(
+    ROOT_URLCONF=__name__,
+    ALLOWED_HOSTS=["127.0.0.1", "localhost"],
+    INSTALLED_APPS=["ratekit_django"],
+    MIDDLEWARE=["ratekit_django.middleware.RateLimitMiddleware"],
+    TEMPLATES=[{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}],
+    RATEKIT={"RULES": {"report": "2/10s"}},  # counts in RATE_LIMIT_STORE_URL, else in the process
+)
+django.setup()
+
+
+def home(request: HttpRequest) -> HttpResponse:
+    return HttpResponse('<a href="search">search</a>: five in ten seconds; <a href="report">report</a>: two')
+
+
+@rate_limit(max_requests=5, expiry=10, by="ip")
+async def search(request: HttpRequest) -> HttpResponse:
+    return JsonResponse({"found": "something"})
+
+
+def report(request: HttpRequest) -> HttpResponse:
+    return JsonResponse({"report": "limited by a rule in the settings"})
+
+
+urlpatterns = [path("", home), path("search", search), path("report", report, name="report")]
+application = get_wsgi_application()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, default=8000, help="port of the loopback to listen on (default 8000)")
+    port = parser.parse_args().port
+    url = f"http://127.0.0.1:{port}"
+    print(f"Open {url}/search a few times, or watch the sixth request being refused:")
+    print(f"  for i in 1 2 3 4 5 6 7; do curl -s -o /dev/null -w '%{{http_code}}\\n' {url}/search; done", flush=True)
+    waitress.serve(application, listen=f"127.0.0.1:{port}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""ratekit for Django: a decorator, a mixin, a middleware, throttles for DRF and Ninja, checks and a command."""
+
+try:
+    import django as _  # noqa: F401
+except ImportError:
+    from ratekit.errors import MissingExtraError
+
+    raise MissingExtraError("ratekit_django", "django") from None
+
+from ratekit.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError
+from ratekit_django.decorators import RateLimitMixin, rate_limit
+from ratekit_django.programmatic import (
+    aapply_element_rate_limit,
+    aapply_rate_limit,
+    apply_element_rate_limit,
+    apply_rate_limit,
+)
+
+__all__ = [
+    "RateLimitExceeded",
+    "RateLimitMixin",
+    "RateLimitUnavailable",
+    "UnusableRequestError",
+    "aapply_element_rate_limit",
+    "aapply_rate_limit",
+    "apply_element_rate_limit",
+    "apply_rate_limit",
+    "rate_limit",
+]

@@ -1,0 +1,159 @@
+"""System checks: what is wrong with the settings is told when the project starts, with an id."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from functools import partial
+from typing import Any
+
+from django.conf import settings
+from django.core import checks
+from django.core.checks import CheckMessage, Error
+
+from ratekit.errors import ConfigurationError
+from ratekit_django.caches import eviction_policy
+from ratekit_django.conf import KEYS, conf, workers
+from ratekit_django.decorators import limits_of_view
+from ratekit_django.limits import PROJECT, ViewLimit
+from ratekit_django.rules import fits
+from ratekit_django.urls import Url, every_url
+
+TAG = "ratekit"
+MIDDLEWARE = "ratekit_django.middleware.RateLimitMiddleware"
+# These store or replace responses: standing before them, ratekit writes its headers on what they give, and not into it.
+INNER = ("django.middleware.cache.UpdateCacheMiddleware", "django.middleware.http.ConditionalGetMiddleware")
+
+
+def check_settings(**_: Any) -> list[CheckMessage]:
+    """E001: a key that RATEKIT does not know. E002: a value that makes no sense. E003: a rate that cannot be read."""
+    try:
+        unknown = [key for key in conf.given if key not in KEYS]
+    except ConfigurationError as error:
+        return [Error(str(error), id="ratekit.E002")]
+    found: list[CheckMessage] = [_unknown(key) for key in unknown]
+    for name in ("identify", "anonymous", "mode", "fleet_mode", "answers", "template", "proxies"):
+        found += _told("ratekit.E002", partial(getattr, conf, name))
+    found += _told("ratekit.E003", lambda: conf.rules)
+    return found + _told("ratekit.E002", conf.limiter)
+
+
+def check_middleware(**_: Any) -> list[CheckMessage]:
+    """E004: rules without the middleware that applies them. W001: no middleware. W002: it stands in the wrong place."""
+    installed = list(settings.MIDDLEWARE or ())
+    if MIDDLEWARE not in installed:
+        return [_missing_middleware()]
+    found: list[CheckMessage] = []
+    if installed.count(MIDDLEWARE) > 1:
+        found.append(
+            checks.Warning("RateLimitMiddleware stands twice in MIDDLEWARE.", hint="Remove one.", id="ratekit.W002")
+        )
+    return found + [_misplaced(other) for other in INNER if other in installed[: installed.index(MIDDLEWARE)]]
+
+
+def check_urls(**_: Any) -> list[CheckMessage]:
+    """W003: a rule that fits no URL. W004: views are limited by project, and nothing says which it is. E005: DRF scopes."""
+    if not getattr(settings, "ROOT_URLCONF", None) or _told("", lambda: conf.rules):
+        return []
+    urls = list(every_url())
+    found: list[CheckMessage] = [
+        checks.Warning(f"RATEKIT: {key!r} of RULES or EXEMPT fits no URL.", hint=_closest(key, urls), id="ratekit.W003")
+        for key in conf.rules.keys
+        if not any(fits(key, url.route, url.name) for url in urls)
+    ]
+    limits = [limit for url in urls for limit in limits_of_view(url.view)] + conf.rules.limits
+    return [*found, *_check_identity(limits), *_check_throttles(urls)]
+
+
+def check_store(**_: Any) -> list[CheckMessage]:
+    """W005, on deploy: a store in the process, of which every worker has its own."""
+    if _told("", lambda: conf.store_url) or not conf.store_url.startswith("memory:"):
+        return []
+    many = f"{workers()} workers" if workers() else "N workers"
+    return [
+        checks.Warning(
+            f"RATEKIT counts in memory://: each worker counts for itself, and {many} admit that many times each limit.",
+            hint="Set RATEKIT['STORE_URL'] to a Redis, unless there is one process.",
+            id="ratekit.W005",
+        )
+    ]
+
+
+def check_eviction(**_: Any) -> list[CheckMessage]:
+    """W006, on deploy: the cache that is shared evicts keys when its memory is full, and with them what was counted."""
+    alias = conf["CACHE_ALIAS"]
+    if alias is None or _told("", conf.limiter):
+        return []
+    policy = eviction_policy(conf.limiter())
+    if policy == "noeviction":
+        return []
+    known = f"is {policy!r}" if policy else "cannot be asked for"
+    return [
+        checks.Warning(
+            f"RATEKIT counts in cache {alias!r}, whose maxmemory-policy {known}: counters may be evicted.",
+            hint="Give limits a Redis of their own with 'noeviction', by RATEKIT['STORE_URL'].",
+            id="ratekit.W006",
+        )
+    ]
+
+
+ALWAYS: tuple[Callable[..., list[CheckMessage]], ...] = (check_settings, check_middleware, check_urls)
+ON_DEPLOY: tuple[Callable[..., list[CheckMessage]], ...] = (check_store, check_eviction)
+
+
+def _told(id: str, read: Callable[[], Any]) -> list[CheckMessage]:  # noqa: A002 - as Django calls it
+    try:
+        read()
+    except ConfigurationError as error:
+        return [Error(f"RATEKIT: {error}", id=id)]
+    return []
+
+
+def _unknown(key: object) -> CheckMessage:
+    close = get_close_matches(str(key).upper(), KEYS, n=1)
+    hint = f"Did you mean {close[0]!r}?" if close else f"Known are {', '.join(KEYS)}."
+    return Error(f"RATEKIT has the unknown key {key!r}.", hint=hint, id="ratekit.E001")
+
+
+def _missing_middleware() -> CheckMessage:
+    hint = f"Add {MIDDLEWARE!r} to MIDDLEWARE."
+    if not _told("", lambda: conf.rules) and not conf.rules.is_empty:
+        return Error(
+            "RATEKIT has RULES or a DEFAULT, but not the middleware that applies them.", hint=hint, id="ratekit.E004"
+        )
+    return checks.Warning("RateLimitMiddleware is not in MIDDLEWARE: answers may lack headers", hint=hint, id="ratekit.W001")
+
+
+def _misplaced(other: str) -> CheckMessage:
+    return checks.Warning(
+        f"RateLimitMiddleware stands after {other}, which would store its headers or drop them.",
+        hint=f"Put {MIDDLEWARE!r} before it in MIDDLEWARE.",
+        id="ratekit.W002",
+    )
+
+
+def _closest(key: str, urls: list[Url]) -> str:
+    known = [text for url in urls for text in (url.route, url.name)]
+    close = get_close_matches(key.rstrip("*"), known, n=1)
+    return f"Did you mean {close[0]!r}?" if close else "Names are like 'api:search', patterns as urls.py has them."
+
+
+def _check_identity(limits: list[ViewLimit]) -> Iterator[CheckMessage]:
+    """Who limits by project has to say which it is; otherwise everybody passes."""
+    if conf["IDENTIFY"] is None and any(
+        limit.who.kind == PROJECT and (limit.anonymous or conf.anonymous) == "pass" for limit in limits
+    ):
+        yield checks.Warning(
+            "Views are limited by project, but RATEKIT['IDENTIFY'] does not say which project a request is of: "
+            "requests without request.org_id and request.project_id pass.",
+            hint="Set RATEKIT['IDENTIFY'] to the dotted path of a function, or by='user' or by='ip' on the views.",
+            id="ratekit.W004",
+        )
+
+
+def _check_throttles(urls: list[Url]) -> Iterator[CheckMessage]:
+    drf = sys.modules.get("ratekit_django.drf")
+    classes = {url.view.cls for url in urls if hasattr(url.view, "cls")} if drf is not None else set()
+    for message in sorted({message for view in classes for message in drf.faults_of(view)} if drf is not None else ()):
+        yield Error(message, id="ratekit.E005")

@@ -1,0 +1,211 @@
+"""The setting RATEKIT: one property per key, read when it is first needed, and again when settings change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+from django.conf import settings
+from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
+
+from ratekit import stores
+from ratekit.addresses import X_FORWARDED_FOR, TrustedProxies
+from ratekit.anonymous import check_anonymous
+from ratekit.errors import ConfigurationError
+from ratekit.fleet import Follower, follow
+from ratekit.front import Answers, checked_mode
+from ratekit.headers import DEFAULT_STYLE
+from ratekit.keys import DEFAULT_PREFIX, check_prefix
+from ratekit.limiter import AsyncRateLimiter, RateLimiter
+from ratekit.modes import RateLimitMode
+from ratekit.outage import OnOutage, as_on_outage
+from ratekit_django.caches import url_of_cache
+from ratekit_django.rules import UrlRules
+
+KEYS: dict[str, Any] = {
+    "STORE_URL": None,
+    "CACHE_ALIAS": None,
+    "PREFIX": DEFAULT_PREFIX,
+    "ON_OUTAGE": OnOutage.OPEN,
+    "DEADLINE": 0.05,
+    "IDENTIFY": None,
+    "ANONYMOUS": "pass",
+    "MODE": None,
+    "FLEET_MODE": False,
+    "HEADERS": DEFAULT_STYLE,
+    "BODY": None,
+    "TEMPLATE": "429.html",
+    "TRUSTED_HOPS": None,
+    "TRUSTED_HEADER": X_FORWARDED_FOR,
+    "RULES": None,
+    "DEFAULT": None,
+    "EXEMPT": (),
+}
+
+
+class Conf:
+    """What RATEKIT says, in the form in which it is used. A value that makes no sense is a ConfigurationError."""
+
+    _follower: Follower | None = None
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """The setting as it is."""
+        given = getattr(settings, "RATEKIT", None) or {}
+        if not isinstance(given, Mapping):
+            raise ConfigurationError(f"RATEKIT {given!r} is not a dict of settings")
+        return given
+
+    def __getitem__(self, key: str) -> Any:
+        return self.given.get(key, KEYS[key])
+
+    @cached_property
+    def store_url(self) -> str:
+        """STORE_URL, the server of CACHE_ALIAS, or what RATE_LIMIT_STORE_URL names."""
+        url, alias = self["STORE_URL"], self["CACHE_ALIAS"]
+        if url is not None and alias is not None:
+            raise ConfigurationError("RATEKIT has both STORE_URL and CACHE_ALIAS: give one of them")
+        if alias is not None:
+            return url_of_cache(alias)
+        if url is not None and (not isinstance(url, str) or not url):
+            raise ConfigurationError(f"STORE_URL {url!r} is not a URL")
+        return url or stores.default_url()
+
+    @cached_property
+    def prefix(self) -> str:
+        """PREFIX: what keys start with."""
+        return check_prefix(self["PREFIX"])
+
+    @cached_property
+    def on_outage(self) -> OnOutage:
+        """ON_OUTAGE: what limits do when the store cannot tell, unless they say so themselves."""
+        return as_on_outage(self["ON_OUTAGE"])
+
+    @cached_property
+    def identify(self) -> Callable[[Any], Any]:
+        """IDENTIFY: the callable that says for which project a request was authenticated."""
+        return _callable("IDENTIFY", self["IDENTIFY"]) or project_on_request
+
+    @cached_property
+    def anonymous(self) -> str:
+        """ANONYMOUS: what is done with requests without a project, or a user."""
+        return check_anonymous(self["ANONYMOUS"])
+
+    @cached_property
+    def mode(self) -> RateLimitMode | None:
+        """MODE: of this project; the weaker of it and the global one counts."""
+        return checked_mode(self["MODE"])
+
+    @cached_property
+    def fleet_mode(self) -> bool:
+        """FLEET_MODE: whether the mode that the store has for every process is followed."""
+        if not isinstance(self["FLEET_MODE"], bool):
+            raise ConfigurationError(f"FLEET_MODE {self['FLEET_MODE']!r} is neither True nor False")
+        return bool(self["FLEET_MODE"])
+
+    @cached_property
+    def answers(self) -> Answers:
+        """HEADERS and BODY: the styles of the headers, and the body of a 429."""
+        return Answers(self["HEADERS"], _callable("BODY", self["BODY"]))
+
+    @cached_property
+    def template(self) -> str | None:
+        """TEMPLATE: for the 429 of a client that prefers HTML; None: it gets the problem like the others."""
+        template = self["TEMPLATE"]
+        if template is not None and (not isinstance(template, str) or not template):
+            raise ConfigurationError(f"TEMPLATE {template!r} is not the name of a template")
+        return template
+
+    @cached_property
+    def proxies(self) -> TrustedProxies:
+        """TRUSTED_HOPS and TRUSTED_HEADER: who may say on whose behalf they ask."""
+        return TrustedProxies.of(self["TRUSTED_HOPS"], self["TRUSTED_HEADER"])
+
+    @cached_property
+    def rules(self) -> UrlRules:
+        """RULES, DEFAULT and EXEMPT: limits by URL names and patterns."""
+        return UrlRules(self["RULES"], self["DEFAULT"], self["EXEMPT"])
+
+    @property
+    def one_slot(self) -> bool:
+        """Whether a call can only have keys of one slot."""
+        return self.store_url.startswith("redis+cluster:")
+
+    def limiter(self, on_outage: str | None = None) -> RateLimiter:
+        """Return the limiter that waits, made on first use."""
+        made = self._limiters.get(on_outage)
+        return made or self._limiters.setdefault(on_outage, RateLimiter(self.store_url, **self._options(on_outage)))
+
+    def async_limiter(self, on_outage: str | None = None) -> AsyncRateLimiter:
+        """Return the limiter that is awaited, made on first use."""
+        made = self._async_limiters.get(on_outage)
+        return made or self._async_limiters.setdefault(
+            on_outage, AsyncRateLimiter(self.store_url, **self._options(on_outage))
+        )
+
+    def follow_fleet(self) -> None:
+        """Begin to follow the mode of the store, if that was asked for, with the first request that is limited."""
+        if self.fleet_mode and self._follower is None:
+            self._follower = follow(self.store_url, prefix=self.prefix)
+
+    def check(self) -> None:
+        """Read every setting, and make a limiter, which opens no connection: what makes no sense is told now."""
+        for name in ("identify", "anonymous", "mode", "fleet_mode", "answers", "template", "proxies", "rules"):
+            getattr(self, name)
+        self.limiter()
+
+    def reset(self) -> None:
+        """Forget what was read, and close what was opened."""
+        if self._follower is not None:
+            self._follower.close()
+        for limiter in vars(self).get("_limiters", {}).values():
+            limiter.close()
+        vars(self).clear()
+
+    @cached_property
+    def _limiters(self) -> dict[str | None, RateLimiter]:
+        return {}
+
+    @cached_property
+    def _async_limiters(self) -> dict[str | None, AsyncRateLimiter]:
+        return {}
+
+    def _options(self, on_outage: str | None) -> dict[str, Any]:
+        return {"prefix": self.prefix, "on_outage": on_outage or self.on_outage, "deadline": self["DEADLINE"]}
+
+
+def project_on_request(request: Any) -> tuple[Any, Any] | None:
+    """Return the project where IDENTIFY is not set: what authentication has put on the request."""
+    org_id, project_id = getattr(request, "org_id", None), getattr(request, "project_id", None)
+    return None if org_id is None or project_id is None else (org_id, project_id)
+
+
+def workers() -> str | None:
+    """Return how many workers the environment asks servers for, None if it does not say."""
+    return os.environ.get("WEB_CONCURRENCY")
+
+
+def _callable(key: str, value: Any) -> Callable[[Any], Any] | None:
+    if value is None:
+        return None
+    try:
+        found = import_string(value) if isinstance(value, str) else value
+    except ImportError as error:
+        raise ConfigurationError(f"{key} {value!r} cannot be imported: {error}") from None
+    if not callable(found):
+        raise ConfigurationError(f"{key} {value!r} is neither a callable nor the dotted path of one")
+    return found  # type: ignore[no-any-return]
+
+
+conf = Conf()
+
+
+def _follow(*, setting: str, **_: Any) -> None:
+    if setting in ("RATEKIT", "CACHES"):
+        conf.reset()
+
+
+setting_changed.connect(_follow, dispatch_uid="ratekit")

@@ -1,0 +1,147 @@
+"""`rate_limit` for function views and methods, and the mixin for class views, in both colours."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from asgiref.sync import iscoroutinefunction
+from django.http.response import HttpResponseBase
+
+from ratekit.errors import ConfigurationError
+from ratekit_django import responses
+from ratekit_django.decisions import adecide, decide
+from ratekit_django.limits import ViewLimit, view_limit
+from ratekit_django.requests import MIDDLEWARE, state_of
+
+Arguments = ParamSpec("Arguments")
+View = TypeVar("View", bound=Callable[..., Any])
+_MARK = "_ratekit_limited"
+
+
+class Limited(NamedTuple):
+    """What a decorated view is made of. Other decorators copy it; own_id tells whose it is."""
+
+    own_id: int
+    view: Callable[..., Any]
+    limits: tuple[ViewLimit, ...]
+
+
+class RateLimit:
+    """A limit as a decorator. Several on one view are decided together, all or nothing."""
+
+    def __init__(self, limit: ViewLimit) -> None:
+        self.limit = limit
+
+    def __call__(self, view: View) -> View:
+        """Return the view, limited. Directly on a view that is limited already, it joins the limits of that one."""
+        if isinstance(view, type):
+            raise ConfigurationError(f"rate_limit cannot decorate the class {view.__qualname__}: use RateLimitMixin")
+        inner = getattr(view, _MARK, None)
+        if inner is not None and inner.own_id == id(view):
+            return limited(inner.view, (self.limit, *inner.limits))  # type: ignore[return-value]
+        return limited(view, (self.limit,))  # type: ignore[return-value]
+
+
+def _decorating(make: Callable[Arguments, ViewLimit]) -> Callable[Arguments, RateLimit]:
+    @wraps(make)
+    def rate_limit(*args: Arguments.args, **kwargs: Arguments.kwargs) -> RateLimit:
+        return RateLimit(make(*args, **kwargs))
+
+    rate_limit.__name__ = rate_limit.__qualname__ = "rate_limit"
+    return rate_limit
+
+
+rate_limit = _decorating(view_limit)
+
+
+class RateLimitMixin:
+    """Limits a class view, sync or async: rate_limits is what rate_limit returns, a rate, or a list of them.
+
+    Stands before View and its kind: `class Search(RateLimitMixin, View)`.
+    """
+
+    rate_limits: RateLimit | str | Iterable[RateLimit | str] = ()
+    _ratekit_limits: tuple[ViewLimit, ...] = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        given = [cls.rate_limits] if isinstance(cls.rate_limits, RateLimit | str) else cls.rate_limits
+        cls._ratekit_limits = tuple(_as_limit(one) for one in given)
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Decide the request, then let the view answer it."""
+        view: Callable[..., Any] = super().dispatch  # type: ignore[misc]
+        return limited(view, self._ratekit_limits)(request, *args, **kwargs)
+
+
+def limited(view: Callable[..., Any], limits: tuple[ViewLimit, ...]) -> Callable[..., Any]:
+    """Return a view that decides each request by some limits first, of the colour of the view."""
+    wrapper = wraps(view)(_awaiting(view, limits) if _is_async(view) else _waiting(view, limits))
+    setattr(wrapper, _MARK, Limited(id(wrapper), view, limits))
+    return wrapper
+
+
+def limits_of_view(view: Any) -> tuple[ViewLimit, ...]:
+    """Return the limits that are declared on a view, whatever decorates it, or on its class."""
+    mark = getattr(view, _MARK, None)
+    on_class: tuple[ViewLimit, ...] = getattr(getattr(view, "view_class", None), "_ratekit_limits", ())
+    return on_class if mark is None else on_class + mark.limits
+
+
+def _waiting(view: Callable[..., Any], limits: tuple[ViewLimit, ...]) -> Callable[..., Any]:
+    name = _name_of(view)
+
+    def limited_view(request: Any, *args: Any, **kwargs: Any) -> Any:
+        response: Any = responses.respond(request, decide(limits, request, name))
+        if response is None:
+            response = view(request, *args, **kwargs)
+        return _finished(request, response) if inspect.isawaitable(response) else _headed(request, response)
+
+    return limited_view
+
+
+def _awaiting(view: Callable[..., Any], limits: tuple[ViewLimit, ...]) -> Callable[..., Any]:
+    name = _name_of(view)
+
+    async def limited_view(request: Any, *args: Any, **kwargs: Any) -> Any:
+        response: Any = responses.respond(request, await adecide(limits, request, name))
+        if response is None:
+            response = view(request, *args, **kwargs)
+        return _headed(request, await response if inspect.isawaitable(response) else response)
+
+    return limited_view
+
+
+async def _finished(request: Any, response: Awaitable[Any]) -> Any:
+    return _headed(request, await response)
+
+
+def _headed(request: Any, response: Any) -> Any:
+    """Write the headers, unless the middleware will: it stands outside of what caches responses."""
+    if not isinstance(response, HttpResponseBase) or MIDDLEWARE in state_of(request):
+        return response
+    return responses.with_headers(request, response)
+
+
+def _is_async(view: Callable[..., Any]) -> bool:
+    """Whether a view is awaited. dispatch of an async class view is: a plain function that returns a coroutine."""
+    if iscoroutinefunction(view) or iscoroutinefunction(getattr(view, "__call__", None)):  # noqa: B004 - not whether it can
+        return True
+    method = getattr(view, "func", view)  # method_decorator binds by a partial
+    owner = getattr(method, "__self__", None)
+    return getattr(method, "__name__", "") == "dispatch" and getattr(owner, "view_is_async", False) is True
+
+
+def _name_of(view: Callable[..., Any]) -> str:
+    return f"{getattr(view, '__module__', '')}.{getattr(view, '__qualname__', type(view).__qualname__)}"
+
+
+def _as_limit(given: RateLimit | str) -> ViewLimit:
+    if isinstance(given, str):
+        return view_limit(limits=given)
+    if not isinstance(given, RateLimit):
+        raise ConfigurationError(f"rate_limits {given!r} is neither a rate nor what rate_limit returns")
+    return given.limit

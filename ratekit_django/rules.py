@@ -1,0 +1,87 @@
+"""Limits from settings: by the names and patterns of URLs, without touching a view."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ratekit.errors import ConfigurationError
+from ratekit.rules import DEFAULT_ENDPOINT
+from ratekit_django.limits import ViewLimit, view_limit
+
+_KEY = re.compile(r"(?:([A-Z]+) +)?(/[^\s*]*\*?|[^\s*/]+\*?)")
+
+
+class UrlRules:
+    """Finds the limit of a URL: an exact rule, else the first with a '*' at its end that fits, else the default.
+
+    Keys are names ("api:search", "api:*") or patterns as urls.py has them ("/datasets/<int:id>/search", "/api/*");
+    "POST login" is for one method. Values are rates, or dicts of what rate_limit takes.
+    """
+
+    def __init__(self, rules: Mapping[str, Any] | None, default: Any = None, exempt: Iterable[str] = ()) -> None:
+        if not isinstance(rules, Mapping | None):
+            raise ConfigurationError(f"RULES {rules!r} is not a dict of URL names and patterns")
+        if isinstance(exempt, str) or not isinstance(exempt, Iterable):
+            raise ConfigurationError(f"EXEMPT {exempt!r} is not a list of URL names and patterns")
+        table: list[tuple[str, ViewLimit | None]] = [(key, None) for key in exempt]
+        table += [(key, _rule(key, value)) for key, value in (rules or {}).items()]
+        self.keys = [_parsed(key)[1] for key, _ in table]
+        exact = [(key, limit) for key, limit in reversed(table) if not key.endswith("*")]
+        self._exact: dict[tuple[str | None, str], ViewLimit | None]
+        self._exact = {(method, _bare(text)): limit for key, limit in exact for method, text in [_parsed(key)]}
+        self._prefixes: list[tuple[str | None, str, ViewLimit | None]]
+        self._prefixes = [(*_parsed(key), limit) for key, limit in table if key.endswith("*")]
+        self._default = None if default is None else _limit("DEFAULT", default, endpoint=DEFAULT_ENDPOINT)
+        self.limits = [limit for _, limit in table if limit is not None] + ([self._default] if self._default else [])
+        self.is_empty = not self.limits
+
+    def find(self, method: str, route: str, name: str) -> ViewLimit | None:
+        """Return the limit of a URL, None if it has none."""
+        methods = (method, "GET", None) if method == "HEAD" else (method, None)
+        for only in methods:
+            for text in (route, name):
+                if (only, _bare(text)) in self._exact:
+                    return self._exact[only, _bare(text)]
+        for only, pattern, limit in self._prefixes:
+            if only in methods and (route.startswith(pattern[:-1]) or name.startswith(pattern[:-1])):
+                return limit
+        return self._default
+
+
+def fits(key: str, route: str, name: str) -> bool:
+    """Whether a key of RULES means a URL."""
+    if key.endswith("*"):
+        return route.startswith(key[:-1]) or name.startswith(key[:-1])
+    return _bare(key) in (_bare(route), _bare(name))
+
+
+def _bare(text: str) -> str:
+    return text.rstrip("/") or "/"
+
+
+def _parsed(key: str) -> tuple[str | None, str]:
+    match = _KEY.fullmatch(key) if isinstance(key, str) else None
+    if match is None:
+        raise ConfigurationError(
+            f"rule {key!r} is neither the name of a URL, like 'api:search', nor a pattern that starts with '/'; "
+            "a '*' may stand at its end, and a method before it"
+        )
+    return match[1], match[2]
+
+
+def _rule(key: str, value: Any) -> ViewLimit:
+    """Make the limit of a rule. If it is for several URLs, they are counted together, under the key."""
+    method, _ = _parsed(key)
+    if key.endswith("*"):
+        return _limit(f"RULES[{key!r}]", value, endpoint=key)
+    return _limit(f"RULES[{key!r}]", value, methods=[method] if method else None)
+
+
+def _limit(where: str, value: Any, **options: Any) -> ViewLimit:
+    given = value if isinstance(value, Mapping) else {"limits": value}
+    try:
+        return view_limit(**({"by": "ip"} | options | dict(given)))
+    except (ConfigurationError, TypeError) as error:
+        raise ConfigurationError(f"{where}: {error}") from None
