@@ -8,6 +8,8 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,6 +83,32 @@ def stop_server(server: Server) -> None:
     server.process.kill()
     server.process.wait()
     shutil.rmtree(Path(server.socket_url.removeprefix("unix://")).parent, ignore_errors=True)
+
+
+@contextmanager
+def serving(command: list[str], port: int, folder: Path, **environment: str) -> Iterator[str]:
+    """Run a web server that listens on a port of the loopback, and yield its URL when it does; its log has no traceback."""
+    log = folder / "log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command, cwd=folder, env=os.environ | environment, stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            deadline = time.monotonic() + 30
+            while not is_listening(port):
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(0.05)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(20)
+    assert "Traceback" not in log.read_text(), log.read_text()
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def wheel_server() -> str:
