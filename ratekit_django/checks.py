@@ -59,7 +59,7 @@ def check_urls(**_: Any) -> list[CheckMessage]:
     urls = list(every_url())
     found: list[CheckMessage] = [
         checks.Warning(f"RATEKIT: {key!r} of RULES or EXEMPT fits no URL.", hint=_closest(key, urls), id="ratekit.W003")
-        for key in conf.rules.keys
+        for key, _ in conf.rules.table
         if not any(fits(key, url.route, url.name) for url in urls)
     ]
     limits = [limit for url in urls for limit in limits_of_view(url.view)] + conf.rules.limits

@@ -27,7 +27,7 @@ class UrlRules:
             raise ConfigurationError(f"EXEMPT {exempt!r} is not a list of URL names and patterns")
         table: list[tuple[str, ViewLimit | None]] = [(key, None) for key in exempt]
         table += [(key, _rule(key, value)) for key, value in (rules or {}).items()]
-        self.keys = [_parsed(key)[1] for key, _ in table]
+        self.table = [(_parsed(key)[1], limit) for key, limit in table]
         exact = [(key, limit) for key, limit in reversed(table) if not key.endswith("*")]
         self._exact: dict[tuple[str | None, str], ViewLimit | None]
         self._exact = {(method, _bare(text)): limit for key, limit in exact for method, text in [_parsed(key)]}

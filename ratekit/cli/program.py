@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -56,11 +56,15 @@ program = click.Group(
 click.version_option(ratekit.__version__, prog_name="ratekit")(program)
 
 
-def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code. What went wrong is one sentence on stderr."""
+def run(arguments: Sequence[str] | None = None, name: str = "ratekit", defaults: Mapping[str, Any] | None = None) -> int:
+    """Run the program and return its exit code. What went wrong is one sentence on stderr.
+
+    name is what it is called here, and defaults are values for options of every command.
+    """
     logging.getLogger("ratekit").addHandler(logging.NullHandler())  # what is wrong is said once
     try:
-        return _code(program.main(arguments, prog_name="ratekit", standalone_mode=False, color=_color()))
+        context = {"color": _color(), "default_map": _default_map(program, defaults or {})}
+        return _code(program.main(arguments, name, standalone_mode=False, **context))  # type: ignore[arg-type]
     except click.UsageError as error:
         where = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
         return _fail(error.format_message().rstrip(".") + where, USAGE)
@@ -74,6 +78,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _fail("interrupted", INTERRUPTED)
     except SystemExit:  # the words for a shell are told, or who reads has seen enough: that is click's way to end
         return 0
+
+
+def _default_map(group: click.Group, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _default_map(command, defaults) if isinstance(command, click.Group) else defaults
+        for name, command in group.commands.items()
+    }
 
 
 def _code(answer: Any) -> int:

@@ -1,0 +1,40 @@
+"""The limits that a project declares, by endpoint: for who asks from outside of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ratekit.limits import Limit, Policy
+from ratekit.rules import Rule, Rules
+from ratekit_django.conf import conf
+from ratekit_django.decorators import limits_of_view
+from ratekit_django.limits import ViewLimit
+from ratekit_django.rules import fits
+from ratekit_django.urls import Url, every_url
+
+
+class DeclaredRules(Rules):
+    """Finds what is limited under an endpoint: by decorators and mixins on views, and by RULES and DEFAULT."""
+
+    def find(self, method: str, path: str) -> Rule | None:
+        """Return the limits of an endpoint in one policy, None if nothing declares any."""
+        limits: dict[str, Limit] = {}
+        for endpoint, limit in _declared(method):
+            if endpoint == path:
+                limits |= {one.name: one for one in limit.policy.limits if one.name not in limits}
+        return Rule(path, Policy(path, limits.values())) if limits else None
+
+
+def _declared(method: str) -> Iterator[tuple[str, ViewLimit]]:
+    for url in every_url():
+        rules = [limit for key, limit in conf.rules.table if limit is not None and fits(key, url.route, url.name)]
+        for limit in [*limits_of_view(url.view), *rules]:
+            yield _endpoint(limit, url, method), limit
+    yield from ((limit.endpoint, limit) for limit in conf.rules.limits if limit.endpoint is not None)
+
+
+def _endpoint(limit: ViewLimit, url: Url, method: str) -> str:
+    return limit.endpoint or limit.endpoint_on(url, method)
+
+
+declared = DeclaredRules()

@@ -1,0 +1,125 @@
+"""manage.py ratekit: the command line on the store, the prefix and the limits of the project."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.http import HttpResponse
+from django.urls import path
+
+from ratekit.fleet import get_fleet_mode
+from ratekit_django import rate_limit
+from ratekit_django.conf import conf
+from ratekit_django.declared import declared
+from support.servers import free_port
+
+TESTS = Path(__file__).parents[1]
+
+
+def manage(*arguments):
+    """Run the command, and return what it answers."""
+    output = StringIO()
+    call_command("ratekit", *arguments, stdout=output)
+    return output.getvalue()
+
+
+@pytest.fixture
+def client(site, redis_server):
+    view = rate_limit(limits=["2/min", "9/h"], by="ip")(lambda request: HttpResponse())
+    return site(
+        path("x/", view, name="x"),
+        path("y/", lambda request: HttpResponse(), name="y"),
+        STORE_URL=f"{redis_server.url}/2?socket_timeout=5",
+        PREFIX="shop",
+        RULES={"y": "1/min"},
+    )
+
+
+WHO = ("/x/", "ip:203.0.113.7")
+
+
+def test_overrides_are_set_shown_listed_deleted_and_cleared(client):
+    assert [client.get("/x/").status_code for _ in range(3)] == [200, 200, 429]
+    assert "ip:203.0.113.7" in manage("overrides", "set", *WHO, "--max-requests", "5", "--ttl", "1h", "--note", "trial")
+    assert [client.get("/x/").status_code for _ in range(4)] == [200, 200, 200, 429]
+    assert "trial" in manage("overrides", "get", *WHO)
+    listed = json.loads(manage("overrides", "list", "--json"))["overrides"]
+    assert [(one["endpoint"], one["subject"]) for one in listed] == [WHO]
+    manage("overrides", "delete", *WHO)
+    assert client.get("/x/").status_code == 429
+    manage("overrides", "set", "/x/", "--org", "1", "--project", "42", "--unlimited")
+    assert json.loads(manage("overrides", "clear", "--yes", "--json")) == {"deleted": 1}
+    assert json.loads(manage("overrides", "list", "--json"))["overrides"] == []
+
+
+def test_mode_is_set_for_the_fleet(client):
+    manage("mode", "monitor", "--note", "on trial")
+    assert get_fleet_mode(conf.limiter()).mode == "monitor"
+    manage("mode", "clear")
+    assert get_fleet_mode(conf.limiter()) is None
+
+
+@pytest.mark.parametrize(("url", "most"), [("/x/", 2), ("/y/", 1)])
+def test_inspect_knows_the_limits_of_views_and_rules(client, url, most):
+    client.get(url)
+    told = json.loads(manage("inspect", url, "ip:203.0.113.7", "--json"))
+    assert (told["limits"][0]["max_requests"], told["limits"][0]["remaining"]) == (most, most - 1)
+
+
+def test_reset_forgets_what_was_used(client):
+    assert [client.get("/x/").status_code for _ in range(3)] == [200, 200, 429]
+    manage("reset", *WHO)
+    assert client.get("/x/").status_code == 200
+
+
+def test_endpoint_that_nothing_limits_has_no_limits(client):
+    assert declared.find("GET", "/nowhere/") is None
+    assert "nobody" not in manage("inspect", "/nowhere/", "user:1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["mode", "audit"], 2), (["overrides", "set", "/x/", "u", "--max-requests", "-1"], 2), (["nonsense"], 2)],
+)
+@pytest.mark.usefixtures("client")
+def test_nonsense_is_an_error_with_a_code(arguments, code, capsys):
+    with pytest.raises(CommandError) as failed:
+        manage(*arguments)
+    assert failed.value.returncode == code
+
+
+def test_store_that_is_away_is_an_error_with_a_code(settings):
+    settings.RATEKIT = {"STORE_URL": f"redis://127.0.0.1:{free_port()}"}
+    with pytest.raises(CommandError) as failed:
+        manage("mode")
+    assert failed.value.returncode == 3
+
+
+def test_environment_is_left_as_it_was(client, monkeypatch):
+    monkeypatch.setenv("RATE_LIMIT_STORE_URL", "memory://mine")
+    manage("mode")
+    assert os.environ["RATE_LIMIT_STORE_URL"] == "memory://mine"
+
+
+def from_shell(folder, *arguments, **ratekit):
+    (folder / "shop_settings.py").write_text(f"from support.django_settings import *\nRATEKIT = {ratekit!r}\n")
+    command = [sys.executable, "-m", "django", "ratekit", *arguments, "--settings", "shop_settings"]
+    environment = os.environ | {"PYTHONPATH": f"{folder}:{TESTS}"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+
+
+def test_command_line_has_the_exit_codes_of_ratekit(tmp_path, redis_server):
+    assert "overrides" in from_shell(tmp_path, "--help").stdout
+    good = from_shell(tmp_path, "overrides", "list", "--json", STORE_URL=redis_server.url)
+    assert (good.returncode, json.loads(good.stdout)["overrides"]) == (0, [])
+    wrong = from_shell(tmp_path, "mode", "audit", STORE_URL=redis_server.url)
+    assert (wrong.returncode, "Traceback" in wrong.stderr, "audit" in wrong.stderr) == (2, False, True)
+    wrong = from_shell(tmp_path, "mode", STORE_URL="mysql://x")
+    assert (wrong.returncode, "Traceback" in wrong.stderr, "mysql://x" in wrong.stderr) == (2, False, True)
