@@ -13,7 +13,7 @@ from ratekit.stores.asking import ClientErrors, Command, deciding
 from ratekit.stores.batch import Answer, Batch, Waiting
 from ratekit.stores.cluster import SLOTS, SlotMap, slot_of
 from ratekit.stores.line import Line
-from ratekit.stores.locations import Address
+from ratekit.stores.locations import Address, sentinels_of
 from ratekit.stores.patience import Patience
 from ratekit.stores.wires import Wire
 
@@ -100,6 +100,8 @@ class Hub:
             await client.aclose()
             if hasattr(client, "connection_pool"):  # that of a cluster has one for each node, and closes them
                 await client.connection_pool.disconnect()
+            for sentinel in sentinels_of(client):
+                await sentinel.aclose()
 
     def _line(self, address: Address | None) -> Line:
         line = self._lines.get(address)

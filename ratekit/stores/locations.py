@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode
@@ -124,8 +124,15 @@ class Driver:
         return lambda where: pool.connection_class(**{**pool.connection_kwargs, **where})
 
     def _sentinel_connection(self) -> Callable[[dict[str, Any]], Any]:
-        pool = self._sentinel_pool(self._pool.connection_kwargs)
-        return lambda where: pool.connection_class(**pool.connection_kwargs)
+        """Each connection asks the sentinels by clients of its own, which belong to its event loop as it does."""
+
+        def make(where: dict[str, Any]) -> Any:
+            pool = self._sentinel_pool(self._pool.connection_kwargs)
+            connection = pool.connection_class(**pool.connection_kwargs)
+            connection.pool_of_sentinels = pool  # by itself it knows it weakly
+            return connection
+
+        return make
 
     def _sentinel_pool(self, options: dict[str, Any]) -> Any:
         sentinel = importlib.import_module("redis.asyncio.sentinel" if self.asynchronous else "redis.sentinel")
@@ -154,6 +161,13 @@ class Driver:
         connections = importlib.import_module(f"{self._redis.__name__}.connection")
         known = inspect.signature(connections.AbstractConnection.__init__).parameters
         return {"driver_info": None} if "driver_info" in known else {"lib_name": None, "lib_version": None}
+
+
+def sentinels_of(owner: Any) -> Sequence[Any]:
+    """Return the clients by which a connection or a client has asked sentinels, to be closed; none where there are none."""
+    pool = getattr(owner, "pool_of_sentinels", None) or getattr(owner, "connection_pool", None)
+    manager = getattr(pool, "sentinel_manager", None)
+    return () if manager is None else manager.sentinels
 
 
 def library(name: str) -> Any:

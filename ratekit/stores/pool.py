@@ -13,6 +13,7 @@ from typing import Any
 from ratekit.breaker import Breaker, probe_pauses
 from ratekit.outage import Outage, StoreOutage, classify_reply
 from ratekit.stores.asking import ClientErrors, Command, errors_of, outage_of
+from ratekit.stores.locations import sentinels_of
 from ratekit.stores.turns import Turns
 
 _QUEUE_SECONDS = 5.0  # how long a call waits for one of our own connections: that is no fault of the store
@@ -155,6 +156,9 @@ class Pool:
             if outage is not None:
                 connection.disconnect()
                 raise StoreOutage(outage) from error
+        finally:
+            for sentinel in sentinels_of(connection):
+                sentinel.close()
         with self._counting:
             self._opened += 1
         return connection

@@ -23,7 +23,7 @@ from ratekit.stores.asking import (
     raise_outage,
 )
 from ratekit.stores.cluster import SLOTS, SlotMap
-from ratekit.stores.locations import Address, Driver, Location, parse
+from ratekit.stores.locations import Address, Driver, Location, parse, sentinels_of
 from ratekit.stores.pool import Pool
 
 
@@ -108,6 +108,10 @@ class RedisStore:
         client, self._client = self._client, None
         if client is not None:
             client.close()
+            if self._slots is None:
+                client.connection_pool.disconnect()
+            for sentinel in sentinels_of(client):
+                sentinel.close()
 
     def _decide(self, calls: Sequence[Call], replies: list[Any] | None = None) -> list[Sequence[int] | str]:
         """Hold a conversation, of which the first question may have been answered already."""

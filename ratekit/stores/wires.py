@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from ratekit.outage import StoreOutage
 from ratekit.stores.asking import ClientErrors, Command, errors_of
-from ratekit.stores.locations import library
+from ratekit.stores.locations import library, sentinels_of
 from ratekit.stores.pool import GREETING, greeting_outage
 
 Done = Callable[[Sequence[Any] | Exception], None]
@@ -72,6 +72,9 @@ class ConnectionWire(asyncio.Protocol):
             if outage is not None:
                 await connection.disconnect(nowait=True)
                 raise StoreOutage(outage) from error
+        finally:
+            for sentinel in sentinels_of(connection):
+                await sentinel.aclose()
         self._take_over(connection._writer.transport)  # noqa: SLF001 - there is no public way to the transport
 
     def _take_over(self, transport: asyncio.Transport) -> None:
