@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= auto
 
-.PHONY: help demo test fuzz lint bench wheel clean
+.PHONY: help demo test faults outages fuzz lint bench wheel clean
 
 help:  ## Show what can be made.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -22,6 +22,12 @@ demo: $(READY)  ## Run a small API with one limited route (PORT=8000).
 
 test: $(READY) lint  ## Run ruff, mypy and the whole suite.
 	$(BIN)/python -m pytest -q -n $(WORKERS)
+
+faults: $(READY)  ## Break things on purpose, and measure what comes of it (build/faults.json).
+	$(BIN)/python -m pytest -q --show-capture=no tests/faults
+
+outages: $(READY)  ## Put what make faults has measured into docs/outages.md.
+	cd tests && ../$(BIN)/python -m faults.report ../build/faults.json
 
 fuzz: $(READY)  ## Compare the script with its models on many more random histories.
 	RATEKIT_FUZZ=$${RATEKIT_FUZZ:-20} $(BIN)/python -m pytest -q -n $(WORKERS) tests/lua

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -133,14 +134,21 @@ running: dict[str, Server] = {}
 
 def server_of(name: str) -> Server:
     """Return the running server of that name, started on first use in this process."""
-    if not SERVERS[name]:
-        reason = "no second server: install the package redis-server or valkey-server"
-        if REQUIRE_ALL:
-            pytest.fail(reason)
-        pytest.skip(reason)
     if name not in running:
-        running[name] = start_server(SERVERS[name])
+        running[name] = start_server(executable_of(name))
     return running[name]
+
+
+def executable_of(name: str) -> str:
+    """Return the executable of the server of that name, or skip the test if it is not installed."""
+    return SERVERS.get(name) or missing("no second server: install the package redis-server or valkey-server")
+
+
+def missing(what: str) -> NoReturn:
+    """Skip a test for want of something; fail it where nothing may be missing."""
+    if REQUIRE_ALL:
+        pytest.fail(what)
+    pytest.skip(what)
 
 
 def stop_servers() -> None:

@@ -50,7 +50,7 @@ class Cluster:
 def start_cluster(primaries: int = 3, replicas: int = 0, node_timeout_ms: int = 5000) -> Cluster:
     """Start a cluster with so many replicas for each primary, and wait until every node says that it is up."""
     options = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(node_timeout_ms), "--repl-diskless-sync-delay", "0")
-    ports = _free_ports(primaries * (1 + replicas))
+    ports = free_cluster_ports(primaries * (1 + replicas))
     cluster = Cluster([start_server(wheel_server(), *options, port=port) for port in ports])
     with ExitStack() as unless_up:
         unless_up.push(cluster)
@@ -140,7 +140,7 @@ def _cli(*words: str) -> None:
     subprocess.run([str(program), *words], check=True, capture_output=True, timeout=60)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_cluster_ports(count: int) -> list[int]:
     """Ports that are free, with 10 000 more free too: that is where the nodes talk to each other.
 
     Below those that the system hands out by itself, and at random, as other test processes look for some too.
