@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from time import monotonic
 
 from ratekit import clock
 from ratekit.events import StoreState, tell_store_change
@@ -30,12 +31,13 @@ class Breaker:
     a lost count delays the opening by one failure at most.
     """
 
-    __slots__ = ("_label", "_probing", "_since", "failures", "outage")
+    __slots__ = ("_failed_at", "_label", "_probing", "_since", "failures", "outage")
 
     def __init__(self, label: str) -> None:
         self._label = label
         self._since = clock.now()
         self._probing = False
+        self._failed_at = float("-inf")
         self.failures = 0
         self.outage: Outage | None = None  # while it is open
 
@@ -51,8 +53,14 @@ class Breaker:
         if self.outage is not None:
             raise StoreOutage(self.outage)
 
-    def failed(self, outage: Outage) -> bool:
-        """Count a failure; whether that opened the breaker, so that someone has to probe from now on."""
+    def failed(self, outage: Outage, began: float) -> bool:
+        """Count a failure of a call that began then; whether that opened the breaker, so that someone has to probe.
+
+        Calls that were under way together fail together: that is one failure.
+        """
+        if began < self._failed_at:
+            return False
+        self._failed_at = monotonic()
         self.failures += 1
         if self.outage is not None or self.failures < MOST_FAILURES:
             return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -42,7 +43,7 @@ class LocalFallback:
     def __init__(self, instances: int, most: int = MOST_SUBJECTS) -> None:
         self._instances = instances
         self._most = most
-        self._embedded: Any = None
+        self._store = _embedded_store()  # now: in the middle of an outage it would take as long as the deadline
         self._lock = threading.RLock()  # what is read here and what is written go together
         self._seen: dict[tuple[bytes, ...], Seen] = {}
         self._owing: dict[tuple[bytes, ...], Call] = {}
@@ -58,7 +59,8 @@ class LocalFallback:
         seen.pop(call.keys, None)  # so that the one that was not seen for longest comes first
         seen[call.keys] = Seen(figures, clock.now_us())
         if len(seen) > self._most:
-            seen.pop(next(iter(list(seen)[:1])), None)
+            with suppress(KeyError, RuntimeError):  # another thread was faster
+                del seen[next(iter(seen))]
 
     def run(self, call: Call) -> Sequence[int]:
         """Decide one call by this process's share; no figures if there is no room for another subject: it passes."""
@@ -66,7 +68,7 @@ class LocalFallback:
             return self._run(call)
 
     def _run(self, call: Call) -> Sequence[int]:
-        store, seen = self._store(), self._seen.get(call.keys)
+        store, seen = self._store, self._seen.get(call.keys)
         if seen is not None and any(seen.of(index)[1] == 0 for index in range(len(call.compiled.limits))):
             return _BLOCKED * len(call.compiled.limits)
         local = _with_limits(call, self._shares(call, seen))
@@ -87,8 +89,8 @@ class LocalFallback:
 
     def _debts_of(self, call: Call) -> list[Call]:
         owed = self._owed(call, Operation.PEEK)._replace(cost=0)
-        (figures,) = self._store().run_many([owed])
-        self._store().run_many([owed._replace(operation=Operation.RESET, cost=0)])
+        (figures,) = self._store.run_many([owed])
+        self._store.run_many([owed._replace(operation=Operation.RESET, cost=0)])
         limits = call.compiled.limits
         used = [0 if isinstance(figures, str) else _used(figures, index) for index in range(len(limits))]
         return [_charge(call, index, limits[index], cost) for index, cost in enumerate(used) if cost > 0]
@@ -126,12 +128,11 @@ class LocalFallback:
                 charge = _charge(local, index, limit, -(-used // self._instances))
                 store.run_many([charge], at_us=_opened_at(limit, seen.at_us, reset_us))
 
-    def _store(self) -> Any:
-        if self._embedded is None:
-            from ratekit.stores.memory import MemoryStore
 
-            self._embedded = MemoryStore()
-        return self._embedded
+def _embedded_store() -> Any:
+    from ratekit.stores.memory import MemoryStore
+
+    return MemoryStore(for_one=False)
 
 
 def _with_limits(call: Call, limits: tuple[Limit, ...]) -> Call:

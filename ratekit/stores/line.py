@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
 from typing import Any
 
 from ratekit.breaker import Breaker, probe_pauses
@@ -131,7 +132,7 @@ class Line:
     def _failed(self, batches: Sequence[Batch], outage: Outage) -> None:
         for batch in batches:
             batch.fail(outage)
-        if self.breaker.failed(outage):
+        if self.breaker.failed(outage, monotonic()):  # flights follow one another
             self._probe_after(probe_pauses())
 
     def _fail_waiting(self, outage: Outage) -> None:

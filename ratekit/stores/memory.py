@@ -37,12 +37,15 @@ class MemoryStore:
 
     is_local = True
 
-    def __init__(self, engine: str | None = None) -> None:
+    def __init__(self, engine: str | None = None, *, for_one: bool = True) -> None:
+        """Make a store that is for one process, and says so where there are several; or a part of one for each."""
         self._engine = engine
+        self._for_one = for_one
         self._since = clock.now()
         self._open()
         _stores.add(self)
-        _warn_of_workers()
+        if for_one:
+            _warn_of_workers()
 
     def _open(self) -> None:
         runtime = _runtime(self._engine)
@@ -177,7 +180,8 @@ def _begin_anew() -> None:
     _shared_lock = threading.Lock()
     for store in list(_stores):
         store._open()
-        vars(store)["run"] = _warning_once(store)
+        if store._for_one:
+            vars(store)["run"] = _warning_once(store)
 
 
 def _warning_once(store: MemoryStore) -> Callable[[Call], Sequence[int]]:

@@ -54,9 +54,9 @@ class Pool:
             self.breaker.check()
         while True:
             self._take_turn()
-            parked = False
+            parked, began = False, time.monotonic()
             try:
-                return self._exchange(self._connected(), commands)
+                return self._exchange(self._connected(began), commands, began)
             except _NoneLeft:
                 parked = True
                 self._parked.append(time.monotonic() + _PARKED_SECONDS)
@@ -87,14 +87,15 @@ class Pool:
         if not self._turns.take(_QUEUE_SECONDS):
             raise StoreOutage(Outage("queue", f"no connection was free for {_QUEUE_SECONDS} s"))
 
-    def _exchange(self, connection: Any, commands: Sequence[Command]) -> list[Any]:
+    def _exchange(self, connection: Any, commands: Sequence[Command], began: float) -> list[Any]:
         closed = self._closed
         try:
             connection.send_packed_command(packed(connection, commands), check_health=False)
             replies = [self._reply(connection) for _ in commands]
         except (self._errors.every, OSError) as error:
             self._drop(connection)
-            raise self._failure(outage_of(error, self._errors) or Outage("error", str(error), is_fault=True)) from error
+            outage = outage_of(error, self._errors) or Outage("error", str(error), is_fault=True)
+            raise self._failure(outage, began) from error
         except BaseException:
             self._drop(connection)  # a reply may still come: nobody may take it for his own
             raise
@@ -119,7 +120,7 @@ class Pool:
                 raise
         return self._reply(connection, turns - 1)
 
-    def _connected(self) -> Any:
+    def _connected(self, began: float) -> Any:
         """Return a connection that is open as far as can be told: what was closed while it was idle costs nobody a call."""
         self.breaker.check()
         while self._idle:
@@ -135,7 +136,7 @@ class Pool:
         except StoreOutage as error:
             if error.outage.reason == "max_clients" and self._opened > 0:
                 raise _NoneLeft from None
-            raise self._failure(error.outage) from error
+            raise self._failure(error.outage, began) from error
 
     def _is_quiet(self, connection: Any) -> bool:
         try:
@@ -168,8 +169,8 @@ class Pool:
             self._opened -= 1
         connection.disconnect()
 
-    def _failure(self, outage: Outage) -> StoreOutage:
-        if self.breaker.failed(outage):
+    def _failure(self, outage: Outage, began: float) -> StoreOutage:
+        if self.breaker.failed(outage, began):
             threading.Thread(target=self._probe, args=(self._closed,), name="ratekit-probe", daemon=True).start()
         return StoreOutage(outage)
 

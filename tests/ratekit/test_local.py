@@ -147,7 +147,7 @@ def test_memory_is_bounded_and_who_is_exhausted_stays_so_when_many_come():
     for number in range(20_000):
         fallback.run(encode(TEN, f"user:{number}"))
         fallback.learn(encode(TEN, f"seen:{number}"), (1, 10, 1, 9, 0, 1))
-    assert len(fallback._store()) <= 400
+    assert len(fallback._store) <= 400
     assert len(fallback._seen) == 100
     assert len(fallback._owing) == 100
     assert not fallback.run(encode(TEN, "spent"))[0] & 1
