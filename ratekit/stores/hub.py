@@ -144,7 +144,13 @@ class Hub:
                 wire.close()
             if self._slots is not None:
                 self._slots.load(reply, address)
+                await self._forget_all_but(self._slots.nodes())
                 return
+
+    async def _forget_all_but(self, nodes: Sequence[Address]) -> None:
+        """Do not look for nodes that the cluster has parted with."""
+        for address in [address for address in self._lines if address not in nodes]:
+            await self._lines.pop(address).aclose()
 
 
 async def _reply_to(command: Command, wire: Wire) -> Any:

@@ -72,7 +72,7 @@ class Pool:
     def warm(self) -> None:
         """Open a connection in the background."""
         if not self._idle and not self._opened:
-            threading.Thread(target=self._look, name="ratekit-warm", daemon=True).start()
+            threading.Thread(target=self.look, name="ratekit-warm", daemon=True).start()
 
     def close(self) -> None:
         """Close every connection, those in use when their calls have ended. A later call opens new ones."""
@@ -171,17 +171,13 @@ class Pool:
 
     def _failure(self, outage: Outage, began: float) -> StoreOutage:
         if self.breaker.failed(outage, began):
-            threading.Thread(target=self._probe, args=(self._closed,), name="ratekit-probe", daemon=True).start()
+            threading.Thread(
+                target=_probe, args=(weakref.ref(self), self._closed), name="ratekit-probe", daemon=True
+            ).start()
         return StoreOutage(outage)
 
-    def _probe(self, closed: threading.Event) -> None:
-        """Look at the server until it answers; in a thread of its own."""
-        pauses = probe_pauses()
-        while self.breaker.outage is not None and not closed.wait(pauses.pop(0) if len(pauses) > 1 else pauses[0]):
-            self.breaker.probing()
-            self._look()
-
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Open a connection, and take note whether that is possible."""
         try:
             connection = self._open()
         except StoreOutage as error:
@@ -190,6 +186,18 @@ class Pool:
         self._idle.append((connection, time.monotonic()))
         if self.breaker.failures:
             self.breaker.succeeded()
+
+
+def _probe(pool: weakref.ref[Pool], closed: threading.Event) -> None:
+    """Look at a server until it answers, or until nobody uses the pool any more; in a thread of its own."""
+    pauses = probe_pauses()
+    while not closed.wait(pauses.pop(0) if len(pauses) > 1 else pauses[0]):
+        current = pool()
+        if current is None or current.breaker.outage is None:
+            return
+        current.breaker.probing()
+        current.look()
+        del current
 
 
 class _NoneLeft(Exception):

@@ -156,7 +156,13 @@ class RedisStore:
                 continue
             if self._slots is not None and not isinstance(reply, Exception):
                 self._slots.load(reply, address)
+                self._forget_all_but(self._slots.nodes())
                 return
+
+    def _forget_all_but(self, nodes: Sequence[Address]) -> None:
+        """Do not look for nodes that the cluster has parted with."""
+        for address in [address for address in self._pools if address not in nodes]:
+            self._pools.pop(address).close()
 
 
 def _talk(

@@ -23,9 +23,9 @@ def is_up(driver: Driver) -> bool:
     return driver.check(PLENTY).is_decided
 
 
-def states(registry: CollectorRegistry) -> dict[str, float]:
-    samples = (sample for metric in registry.collect() for sample in metric.samples)
-    return {sample.labels["state"]: sample.value for sample in samples if sample.name == "ratekit_store_state"}
+def states(registry: CollectorRegistry, port: int) -> dict[str, float]:
+    samples = [sample for metric in registry.collect() for sample in metric.samples if sample.name == "ratekit_store_state"]
+    return {sample.labels["state"]: sample.value for sample in samples if sample.labels["store"].endswith(f":{port}")}
 
 
 def test_store_that_goes_and_comes_is_told_once_each(ours, caplog):
@@ -44,10 +44,10 @@ def test_store_that_goes_and_comes_is_told_once_each(ours, caplog):
         assert health.reason == "connection"
         assert began <= health.since <= time.time()
         assert (lines(caplog, "is down"), lines(caplog, "is up")) == (1, 0)
-        assert states(registry)["up"] == 0
+        assert states(registry, port)["up"] == 0
         with serving(port=port):
             wait_until(lambda: is_up(driver), "the store is not used again", 5)
-            wait_until(lambda: states(registry) == {"up": 1, "down": 0, "probing": 0}, "the metric is not told", 5)
+            wait_until(lambda: states(registry, port) == {"up": 1, "down": 0, "probing": 0}, "the metric is not told", 5)
             assert driver.limiter.health().state == "up"
             assert (lines(caplog, "is down"), lines(caplog, "is up")) == (1, 1)
     end()

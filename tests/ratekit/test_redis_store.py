@@ -256,6 +256,23 @@ def test_server_that_is_away_is_answered_for_by_on_outage(colour, on_outage, adm
     assert all(answer.to_headers() == {} for answer in answers)
 
 
+def test_nobody_looks_for_a_server_that_no_limiter_uses_any_more():
+    def probing() -> int:
+        return sum(thread.name == "ratekit-probe" for thread in threading.enumerate())
+
+    before = probing()
+    limiter = RateLimiter(f"redis://127.0.0.1:{free_port()}")
+    for _ in range(5):
+        limiter.check(TEN, "u")
+    assert probing() == before + 1
+    del limiter
+    gc.collect()
+    deadline = time.monotonic() + 5
+    while probing() > before:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def test_frozen_server_is_an_outage_within_the_deadline():
     server = start_server(wheel_server())
     try:
