@@ -9,6 +9,7 @@ import pytest
 from fastapi import Depends, FastAPI
 from starlette.testclient import TestClient
 
+from ratekit.asgi import RateLimitMiddleware
 from ratekit_fastapi import PathRateLimiter, ProjectRateLimiter, install
 from support.servers import free_port, start_server, stop_server, wheel_server
 
@@ -122,3 +123,47 @@ def test_install_without_a_running_store_is_no_error(nowhere):
     install(app, store=nowhere)
     with TestClient(app) as client:
         assert client.get("/openapi.json").status_code == 200
+
+
+def wait_for_connections(client, expected: int) -> None:
+    deadline = time.monotonic() + 5
+    while len(client.client_list()) != expected:
+        assert time.monotonic() < deadline, client.client_list()
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("front", ["install", "middleware"])
+def test_connection_is_opened_when_the_application_starts(redis_server, front):
+    app = FastAPI()
+    if front == "install":
+        install(app, store=redis_server.url)
+    served = app if front == "install" else RateLimitMiddleware(app, store=redis_server.url)
+    with redis_server.client() as client:
+        before = len(client.client_list())
+        with TestClient(served):
+            wait_for_connections(client, before + 1)
+        wait_for_connections(client, before)
+
+
+@pytest.mark.parametrize("front", ["install", "middleware"])
+def test_application_starts_at_once_when_the_store_is_away(nowhere, front):
+    app = FastAPI()
+    if front == "install":
+        install(app, store=nowhere)
+    with TestClient(app if front == "install" else RateLimitMiddleware(app, store=nowhere)) as client:
+        assert client.get("/nothing").status_code == 404
+
+
+def test_limiters_that_differ_in_an_outage_share_one_connection(redis_server):
+    app = FastAPI()
+    install(app, store=f"{redis_server.url}?socket_timeout=5")
+
+    async def read():
+        return {}
+
+    for choice in ("open", "closed", "local"):
+        app.get(f"/{choice}", dependencies=[Depends(PathRateLimiter(5, 60, on_outage=choice))])(read)
+    with redis_server.client() as redis, TestClient(app) as client:
+        for choice in ("open", "closed", "local"):
+            assert client.get(f"/{choice}").headers["RateLimit-Remaining"] == "4"
+        assert len(redis.client_list()) == 2  # the application's, and this test's
