@@ -90,6 +90,10 @@ def _wait_us(call: Call, figures: Sequence[int]) -> float | None:
 
 def _aged(figures: Sequence[int], age_us: int) -> Sequence[int]:
     """Return figures with shorter waits; the waits are the last two of each limit's six."""
+    if len(figures) == FIGURES:
+        flags, most, used, remaining, retry_us, reset_us = figures
+        retry_us = max(retry_us - age_us, 1) if retry_us > 0 else retry_us
+        return flags, most, used, remaining, retry_us, max(reset_us - age_us, 0)
     aged = list(figures)
     for at in range(4, len(aged), FIGURES):
         aged[at] = max(aged[at] - age_us, 1) if aged[at] > 0 else aged[at]

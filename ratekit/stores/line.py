@@ -16,7 +16,7 @@ from ratekit.stores.batch import Answer, Batch, Waiting, fail
 from ratekit.stores.patience import Patience, Watch
 from ratekit.stores.wires import Wire
 
-MOST_KEYS = 128  # of one flight: Redis decides them in about a millisecond, and serves nobody else meanwhile
+MOST_KEYS = 64  # of one flight: while Redis decides it, in a fraction of a millisecond, the next one fills up
 _CLOSED = Outage("closed", "the limiter was closed")
 
 
