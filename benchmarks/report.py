@@ -54,9 +54,9 @@ def document(rows: Sequence[Row | Gap], contest: Contest, settings: Settings) ->
         "packages": {name: found for name in sorted(_PACKAGES) if (found := _version(name))},
         "rounds": settings.rounds,
         "contest": {"plan": settings.plan.name, "rounds": settings.plan.rounds, "seconds": settings.plan.seconds},
-        "rows": [entry(row) for row in rows],
-        "standings": [standing.document() for standing in contest.standings],
-        "memory": contest.memory,
+        "rows": _rounded([entry(row) for row in rows]),  # before anything is printed of it: saved and shown are the same
+        "standings": _rounded([standing.document() for standing in contest.standings]),
+        "memory": _rounded(contest.memory),
     }
 
 
@@ -69,7 +69,7 @@ def as_json(found: Document) -> str:
 def _lines(value: Any) -> str:
     if not isinstance(value, list):
         return json.dumps(value)
-    return "[\n" + ",\n".join(json.dumps(_rounded(item)) for item in value) + "\n]"
+    return "[\n" + ",\n".join(json.dumps(item) for item in value) + "\n]"
 
 
 def _rounded(value: Any) -> Any:
