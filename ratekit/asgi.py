@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from functools import partial
 from typing import Any
 
 from ratekit import fleet
 from ratekit.errors import RatekitError
-from ratekit.front import Answers, Check, RawLine, Refusal, is_refused, refusal_of
-from ratekit.guard import Guard
+from ratekit.front import Answers, Check, Refusal, is_refused, refusal_of
+from ratekit.guard import Asked, Guard
 from ratekit.limiter import AsyncRateLimiter
 from ratekit.modes import RateLimitMode
 from ratekit.operations import DEADLINE
@@ -26,6 +26,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Release = Callable[[], Awaitable[Any]]
 
 RESULTS = "ratekit.results"  # in the scope: what every front has decided about the request so far
+_OFF = RateLimitMode.OFF
 _LIMITED = ("http", "websocket")
 _STARTS = ("http.response.start", "websocket.http.response.start")
 
@@ -60,16 +61,21 @@ class RateLimitMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
         guard, rule = self.guard, None
-        if scope["type"] in _LIMITED and (mode := guard.mode()) is not RateLimitMode.OFF:
+        if scope["type"] in _LIMITED and (mode := guard.mode()) is not _OFF:
             rule = guard.rule(scope.get("method", "GET"), asgi_path(scope))
         if rule is None:
             if scope["type"] == "lifespan":
                 await self.limiter.warm()
             await self.app(scope, receive, send)
             return
+        limiter = self.limiter.with_on_outage(rule.on_outage)
+        known = guard.known_checks((rule, asgi_peer(scope))) if limiter.decides_at_once else None
         held: list[Release] = []
         try:
-            refusal, receive = await self._decide(scope, receive, rule, mode, held)
+            if known is None:
+                refusal, receive = await self._decide(scope, receive, rule, limiter, mode, held)
+            else:
+                refusal = self._decide_now(scope, known, limiter, mode)
             if refusal is None:
                 await self.app(scope, receive, with_headers(send, scope, guard.answers))
             else:
@@ -78,13 +84,34 @@ class RateLimitMiddleware:
             for release in held:
                 await release()
 
+    def _decide_now(
+        self, scope: Scope, checks: Sequence[Asked], limiter: AsyncRateLimiter, mode: RateLimitMode
+    ) -> Refusal | None:
+        """Return the refusal if there is one, of a request that takes no slot, where there is nothing to await."""
+        try:
+            results: list[RateLimitResult] = scope.setdefault(RESULTS, [])
+            for check, call in checks:
+                result = limiter.decide_now(call, mode)
+                results.append(result)
+                if not result.allowed and is_refused(mode, check.endpoint, result):
+                    return self.guard.answers.refusal(results)
+        except RatekitError as error:
+            return refusal_of(error, mode)
+        return None
+
     async def _decide(
-        self, scope: Scope, receive: Receive, rule: Rule, mode: RateLimitMode, held: list[Release]
+        self,
+        scope: Scope,
+        receive: Receive,
+        rule: Rule,
+        limiter: AsyncRateLimiter,
+        mode: RateLimitMode,
+        held: list[Release],
     ) -> tuple[Refusal | None, Receive]:
         """Return the refusal if there is one, and a receive that still has the body."""
-        guard, limiter = self.guard, self.limiter.with_on_outage(rule.on_outage)
+        guard = self.guard
         try:
-            checks = guard.known_checks(rule, asgi_peer(scope))
+            checks = guard.known_checks((rule, asgi_peer(scope)))
             if checks is None:
                 request = AsgiRequest(scope, guard.proxies)
                 if scope["type"] == "http" and guard.by.looks_into_body(request):
@@ -95,8 +122,6 @@ class RateLimitMiddleware:
             for check, call in checks:
                 if check.policy.has_slots:
                     result = await hold_slot(limiter, check, mode, held)
-                elif limiter.decides_at_once:
-                    result = limiter.decide_now(call, mode)
                 else:
                     result = await limiter.decide(call, mode)
                 results.append(result)
@@ -122,18 +147,11 @@ def with_headers(send: Send, scope: Scope, answers: Answers) -> Send:
 
     def send_with_headers(message: Message) -> Awaitable[None]:
         if message["type"] in _STARTS:
-            added = answers.raw_lines(scope.get(RESULTS, ()), refused=message["status"] == 429)
-            if added:
-                message = {**message, "headers": merged(message.get("headers", ()), added)}
+            lines, results = message.get("headers", ()), scope.get(RESULTS, ())
+            message = {**message, "headers": answers.written(lines, results, refused=message["status"] == 429)}
         return send(message)
 
     return send_with_headers
-
-
-def merged(existing: Iterable[RawLine], added: list[RawLine]) -> list[RawLine]:
-    """Put header lines in, in place of those of the same names."""
-    names = dict(added)
-    return [line for line in existing if line[0].lower() not in names] + added
 
 
 async def read_body(receive: Receive, most: int) -> tuple[bytes | None, Receive]:

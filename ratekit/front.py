@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 from ratekit import headers
 from ratekit.errors import ConfigurationError, RatekitError, RateLimitUnavailable, UnusableRequestError
+from ratekit.headers import RawLine
 from ratekit.limits import MOST_REQUESTS, Policy
 from ratekit.modes import RateLimitMode, as_mode, get_rate_limit_mode, weakest
 from ratekit.protocol import Call, Operation, encode
@@ -18,7 +19,6 @@ from ratekit.results import RateLimitResult
 from ratekit.tracing import tag_over_limit
 
 _log = logging.getLogger("ratekit.front")
-RawLine = tuple[bytes, bytes]
 BodyFunction = Callable[[RateLimitResult], Any]
 
 
@@ -75,8 +75,8 @@ class Answers:
             raise ConfigurationError(f"headers {styles!r} is neither the name of a style nor several")
         given = [styles] if isinstance(styles, str) else list(styles)
         self._style = headers.combined([headers.check_style(style) for style in given])
-        self._values = self._style.values
-        self._raw_names = tuple(name.lower().encode() for name in self._style.names)
+        self._raw = self._style.raw()
+        self._raw_names = frozenset(name.lower().encode() for name in self._style.names)
         if body is not None and not callable(body):
             raise ConfigurationError(f"body {body!r} is not a callable of the result")
         self._body = body
@@ -86,18 +86,18 @@ class Answers:
         result = headers.told(results)
         if result is None:
             return {}
-        lines = dict(zip(self._style.names, map(str, self._style.values(result)), strict=True))
+        lines = self._style.lines(result)
         return lines | headers.retry_after(result) if refused and lines else lines
 
-    def raw_lines(self, results: Sequence[RateLimitResult], *, refused: bool) -> list[RawLine]:
-        """Return the same as ASGI wants it."""
+    def written(
+        self, lines: Iterable[RawLine], results: Sequence[RateLimitResult], *, refused: bool = False
+    ) -> list[RawLine]:
+        """Return the lines of an answer as ASGI has them, with its headers in place of those of the same names."""
         if refused:
-            return [(name.lower().encode(), value.encode()) for name, value in self.lines(results, refused=True).items()]
+            added = [(name.lower().encode(), value.encode()) for name, value in self.lines(results, refused=True).items()]
+            return _replaced(lines, added, dict(added))
         result = headers.told(results)
-        if result is None:
-            return []
-        values = map(str.encode, map(str, self._values(result)))
-        return list(zip(self._raw_names, values, strict=True))
+        return [*lines] if result is None else _replaced(lines, self._raw(result), self._raw_names)
 
     def refusal(self, results: Sequence[RateLimitResult]) -> Refusal:
         """Return the 429 for results of which at least one refuses."""
@@ -113,6 +113,14 @@ class Answers:
         if isinstance(body, bytes | str):
             return "text/plain; charset=utf-8", body.encode() if isinstance(body, str) else body
         return "application/json", _json(body)
+
+
+def _replaced(lines: Iterable[RawLine], added: list[RawLine], names: Container[bytes]) -> list[RawLine]:
+    kept = [*lines]
+    for name, _ in kept:
+        if name.lower() in names:
+            return [line for line in kept if line[0].lower() not in names] + added
+    return kept + added
 
 
 def unavailable(error: RateLimitUnavailable) -> Refusal:

@@ -55,6 +55,7 @@ class Guard:
         prefix: str = DEFAULT_PREFIX,
     ) -> None:
         self.rules = Rules(rules, default, exempt)
+        self.rule = self.rules.find  # of a request, by its method and path; None if it is not limited
         self.by = as_key_function(by)
         self.answers = Answers(headers, body)
         self.proxies = TrustedProxies.of(trusted_hops, trusted_header)
@@ -70,24 +71,18 @@ class Guard:
         # Where nothing but the peer makes a difference, what there is to check of it is found once.
         self._is_by_peer = self.by == client_ip() and self.proxies.is_empty and not callable(self._cost)
         self._known: dict[tuple[Rule, str | None], Sequence[Asked]] = {}
-
-    def rule(self, method: str, path: str) -> Rule | None:
-        """Return the rule of a request, None if it is not limited. A preflight is the browser's, not the client's doing."""
-        return None if method == "OPTIONS" else self.rules.find(method, path)
+        self.known_checks = self._known.get  # what was to check of an earlier request, by its rule and its peer
 
     def check_body(self, request: FrontRequest) -> None:
         """Refuse a request whose body is too long to be looked into."""
         if request.body is None:
             raise body_too_long(self.by)
 
-    def known_checks(self, rule: Rule, peer: str | None) -> Sequence[Asked] | None:
-        """Return what was to check of an earlier request; None if this one has to be looked at."""
-        return self._known.get((rule, peer))
-
     def checks(self, request: FrontRequest, rule: Rule) -> Sequence[Asked]:
         """Return what there is to check of a request: by its address if there is such a limit, and by its rule."""
         asked = [(check, check.call(self._prefix)) for check in self._checks(request, rule)]
-        if self._is_by_peer and not any(call.compiled.is_soft for _, call in asked):  # each draws a number of its own
+        # A soft limit draws a number for every request, and a slot is one request's own.
+        if self._is_by_peer and not any(call.compiled.is_soft or call.compiled.has_slots for _, call in asked):
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             self._known[rule, request.peer] = asked

@@ -20,11 +20,31 @@ REDUCED_CAPACITY = "https://iana.org/assignments/http-problem-types#temporary-re
 PROBLEM_TYPE = "application/problem+json"
 
 
+RawLine = tuple[bytes, bytes]
+
+
 class Style(NamedTuple):
     """A way to tell of a result: the names of header lines, and what stands in each."""
 
     names: tuple[str, ...]
     values: Callable[[RateLimitResult], tuple[object, ...]]
+
+    def lines(self, result: RateLimitResult) -> dict[str, str]:
+        """Return the header lines of a result."""
+        return dict(zip(self.names, map(str, self.values(result)), strict=True))
+
+    def raw(self) -> Callable[[RateLimitResult], list[RawLine]]:
+        """Return what makes the same lines as ASGI wants them, and fast: every answer has them."""
+        names, values = tuple(name.lower().encode() for name in self.names), self.values
+        if values not in _THREE_NUMBERS:
+            return lambda result: [(name, str(value).encode()) for name, value in zip(names, values(result), strict=True)]
+        first, second, third = names
+
+        def three_numbers(result: RateLimitResult) -> list[RawLine]:
+            most, remaining, reset = values(result)
+            return [(first, b"%d" % most), (second, b"%d" % remaining), (third, b"%d" % reset)]
+
+        return three_numbers
 
 
 def render(result: RateLimitResult, style: str = DEFAULT_STYLE) -> dict[str, str]:
@@ -37,8 +57,7 @@ def render_many(results: Sequence[RateLimitResult], styles: Sequence[str] = (DEF
     result = told(results)
     if result is None:
         return {}
-    style = combined(styles)
-    lines = dict(zip(style.names, map(str, style.values(result)), strict=True))
+    lines = combined(styles).lines(result)
     return lines | retry_after(result) if lines else lines
 
 
@@ -138,8 +157,10 @@ def _state_item(tier: Tier) -> str:
     return f'"{tier.name}";r={remaining};t={-int(-wait // 1)}'
 
 
+_window = attrgetter("window")
+_THREE_NUMBERS = (_window, _epoch_window)
 _STYLES: dict[str, Style] = {
-    "ratelimit": Style(("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"), attrgetter("window")),
+    "ratelimit": Style(("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"), _window),
     "draft-11": Style(("RateLimit-Policy", "RateLimit"), _items),
     "x-ratelimit": Style(("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"), _epoch_window),
     "none": Style((), lambda _: ()),

@@ -32,7 +32,8 @@ class Rule:
 
 
 class Rules:
-    """Finds the rule of a path: an exact one, else the first pattern that fits, else the default.
+    """Finds the rule of a path: an exact one, else the first pattern that fits, else the default. OPTIONS has none: a
+    preflight is the browser's doing, not the client's.
 
     Patterns: "/search", "/items/{id}", "/files/{name:path}", "/static/*"; "POST /login" is for one method. A rule is a rate,
     a limit, a policy, or several of them; or a mapping, {"limits": …, "on_outage": "closed"}, to do something else there
@@ -70,7 +71,7 @@ class Rules:
         return find(method, path)
 
     def _look(self, method: str, path: str) -> Rule | None:
-        rule = self._match(method, path)
+        rule = None if method == "OPTIONS" else self._match(method, path)
         return None if rule is None or rule.policy is None else rule
 
     def _match(self, method: str, path: str) -> Rule | None:

@@ -81,7 +81,7 @@ class RateLimitMiddleware:
             if self.guard.by.looks_into_body(request):
                 request.body = read_body(environ, self.guard.by.most_body)
                 self.guard.check_body(request)
-            known = self.guard.known_checks(rule, request.peer)
+            known = self.guard.known_checks((rule, request.peer))
             limiter = self.limiter.with_on_outage(rule.on_outage)
             checks = self.guard.checks(request, rule) if known is None else known
             return self._decide(environ, limiter, checks, mode, held)

@@ -9,7 +9,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from ratekit import errors
-from ratekit.asgi import RESULTS, merged
+from ratekit.asgi import RESULTS
 from ratekit.decisions import refund_of, tag_of
 from ratekit.front import is_refused, refusal_of
 from ratekit.modes import RateLimitMode
@@ -57,8 +57,7 @@ def raise_as_response(error: errors.RatekitError, mode: RateLimitMode) -> None:
 def write_headers(response: Response, scope: MutableMapping[str, Any], settings: Settings) -> None:
     """Write the headers so far on the response that FastAPI has injected, where no middleware of ours will do it."""
     if SETTINGS not in scope:
-        added = settings.answers.raw_lines(scope.get(RESULTS, ()), refused=False)
-        response.raw_headers[:] = merged(response.raw_headers, added)
+        response.raw_headers[:] = settings.answers.written(response.raw_headers, scope.get(RESULTS, ()))
 
 
 async def run(

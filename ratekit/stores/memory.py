@@ -53,18 +53,17 @@ class MemoryStore:
         functions = load(script.read("embedded"), b"=embedded.lua")(script.read("ratekit"))
         self._prepare, self._run_one, self._run_tiers, self._run_any, self._execute, self._size = functions
         self._collect = runtime.eval(b"function() collectgarbage() return collectgarbage('count') end")
-        self._prepared: dict[Compiled, Any] = {}
+        self._prepared: dict[Compiled, tuple[Any, Any]] = {}
 
     def run(self, call: Call) -> Sequence[int]:
         """Decide one call. Raises StoreOutage if its keys hold something else."""
         compiled, names, operation, cost, _, _ = call
-        if operation is not CHECK or compiled.is_soft or len(names) > _MOST_KEYS:
+        run, arguments = self._prepared.get(compiled) or self._prepare_check(compiled)
+        if run is None or operation is not CHECK:
             answer = self.run_many([call])[0]
             if isinstance(answer, str):
                 raise outage_in(answer)
             return answer
-        arguments = self._prepared.get(compiled) or self._prepare_check(compiled)
-        run = self._run_one if len(compiled.limits) == 1 else self._run_tiers
         figures = run(time_ns() // 1000 if clock.source is None else clock.source(), arguments, cost, *names)
         if type(figures) is tuple and type(figures[0]) is int:
             return figures
@@ -116,12 +115,15 @@ class MemoryStore:
     async def aclose(self) -> None:
         """Do the same, awaited."""
 
-    def _prepare_check(self, compiled: Compiled) -> Any:
+    def _prepare_check(self, compiled: Compiled) -> tuple[Any, Any]:
+        """Return what runs a plain check of a policy, and its ARGV; None if there is no such thing, and run_many has to."""
         if len(self._prepared) >= _MOST_PREPARED:
             self._prepared = {}
-        arguments = self._prepare(*compiled.check, 1)
-        self._prepared[compiled] = arguments
-        return arguments
+        run = self._run_one if len(compiled.limits) == 1 else self._run_tiers
+        if compiled.is_soft or len(compiled.limits) + sum(compiled.brings) > _MOST_KEYS:
+            run = None
+        self._prepared[compiled] = ready = run, self._prepare(*compiled.check, 1)
+        return ready
 
 
 def _plain(reply: Any) -> Any:

@@ -839,13 +839,13 @@ def guard_and_request(**options):
     return guard, guard.rule("GET", "/"), request
 
 
-@pytest.mark.parametrize("options", [{}, {"default": Limit(2, 60, algorithm="concurrency")}, {"address_limit": "9/s"}])
+@pytest.mark.parametrize("options", [{}, {"default": ["9/s", "99/min"]}, {"address_limit": "9/s"}])
 def test_checks_of_a_peer_are_found_once_when_nothing_else_matters(options):
     guard, rule, request = guard_and_request(**options)
-    assert guard.known_checks(rule, "203.0.113.9") is None
+    assert guard.known_checks((rule, "203.0.113.9")) is None
     checks = guard.checks(request, rule)
-    assert guard.known_checks(rule, "203.0.113.9") is checks
-    assert guard.known_checks(rule, "203.0.113.8") is None
+    assert guard.known_checks((rule, "203.0.113.9")) is checks
+    assert guard.known_checks((rule, "203.0.113.8")) is None
 
 
 @pytest.mark.filterwarnings("ignore::ratekit.guard.UnverifiedIdentityWarning")
@@ -857,17 +857,18 @@ def test_checks_of_a_peer_are_found_once_when_nothing_else_matters(options):
         {"cost": lambda request: 2},
         {"trusted_hops": 1},
         {"default": Limit(9, 60, soft=0.5)},
+        {"default": Limit(2, 60, algorithm="concurrency")},
     ],
 )
 def test_checks_are_made_for_each_request_when_more_than_the_peer_matters(options):
     guard, rule, request = guard_and_request(**options)
     assert guard.checks(request, rule)
-    assert guard.known_checks(rule, "203.0.113.9") is None
+    assert guard.known_checks((rule, "203.0.113.9")) is None
 
 
 def test_no_style_and_a_style_twice_make_no_line_twice(refused):
-    assert Answers([]).raw_lines([refused], refused=True) == []
-    names = [name for name, _ in Answers(["ratelimit", "ratelimit"]).raw_lines([refused], refused=False)]
+    assert Answers([]).written([], [refused], refused=True) == []
+    names = [name for name, _ in Answers(["ratelimit", "ratelimit"]).written([], [refused])]
     assert names == [b"ratelimit-limit", b"ratelimit-remaining", b"ratelimit-reset"]
 
 
@@ -876,5 +877,5 @@ def test_no_style_and_a_style_twice_make_no_line_twice(refused):
 def test_lines_are_the_same_as_texts_and_as_bytes(refused, styles, is_refusal):
     answers = Answers(styles)
     texts = answers.lines([refused], refused=is_refusal)
-    raw = answers.raw_lines([refused], refused=is_refusal)
+    raw = answers.written([], [refused], refused=is_refusal)
     assert [(name.lower().encode(), value.encode()) for name, value in texts.items()] == raw
