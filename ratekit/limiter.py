@@ -80,9 +80,10 @@ class RateLimiter(Operations[RateLimitResult]):
 
     def decide(self, call: Call, mode: RateLimitMode = RateLimitMode.ON) -> RateLimitResult:
         """Let the store decide a call that ratekit.protocol has made, and tell who listens."""
+        refusals = self._refusals
         started = perf_counter() if decisions.listeners else 0.0
         try:
-            figures = self._known(call) if self._learns else None
+            figures = refusals.find(call) if refusals is not None else None
             if figures is None:
                 figures = self._store.run(call)
                 if self._learns and self._learn(call, figures):
@@ -146,10 +147,10 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult]]):
 
     async def decide(self, call: Call, mode: RateLimitMode = RateLimitMode.ON) -> RateLimitResult:
         """Let the store decide a call that ratekit.protocol has made, and tell who listens."""
-        store = self._store
+        store, refusals = self._store, self._refusals
         started = perf_counter() if decisions.listeners else 0.0
         try:
-            figures = self._known(call) if self._learns else None
+            figures = refusals.find(call) if refusals is not None else None
             if figures is None:
                 figures = store.run(call) if store.is_local else await store.run(call)
                 if self._learns and self._learn(call, figures):

@@ -161,10 +161,6 @@ class Operations(ABC, Generic[Answer]):
     def decide(self, call: Call, mode: RateLimitMode = RateLimitMode.ON) -> Answer:
         """Let the store decide a call that ratekit.protocol has made. Listeners are told the mode; it changes no answer."""
 
-    def _known(self, call: Call) -> Sequence[int] | None:
-        """Return the figures of a call that needs no store: it is known to be refused still."""
-        return self._refusals.find(call) if self._refusals is not None else None
-
     def _learn(self, call: Call, figures: Sequence[int]) -> bool:
         """Take note of the store's answer; whether there is something to settle with it, now that it is there."""
         if self._refusals is not None:

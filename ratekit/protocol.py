@@ -77,11 +77,7 @@ class Call(NamedTuple):
         return [(next(names), next(names))[1] if brings else next(names) for brings in self.compiled.brings]
 
 
-# What a constructor does, in a third of the time: a frozen class sets its fields slowly, a named tuple takes a detour.
-_call = tuple.__new__
-_new = object.__new__
-_setters: list[Any] = [vars(RateLimitResult)[name].__set__ for name in ("limits", "figures", "decided_at", "degraded")]
-_set_limits, _set_figures, _set_decided_at, _set_degraded = _setters
+_new = tuple.__new__  # what the constructor of a named tuple does, without its detour
 
 
 def as_policy(value: Policy | Limit) -> Policy:
@@ -132,7 +128,7 @@ def encode(
         endpoint = _endpoint_of(policy, endpoint)
     make = _names if len(subject) <= _LONGEST_PART else _names.__wrapped__  # a cache of long subjects is too large
     names = make(plan, prefix, endpoint, subject)
-    return _call(Call, (plan, names, operation, cost, _draw() if plan.is_soft else 0, slot))
+    return _new(Call, (plan, names, operation, cost, _draw() if plan.is_soft else 0, slot))
 
 
 def _draw() -> float:
@@ -226,12 +222,8 @@ def unpack(calls: Sequence[Call], reply: Sequence[Any]) -> list[Sequence[int] | 
 
 def decode(call: Call, figures: Sequence[int], degraded: str | None = None) -> RateLimitResult:
     """Make the result of a call's figures."""
-    result = _new(RateLimitResult)
-    _set_limits(result, call[0].limits)
-    _set_figures(result, figures)
-    _set_decided_at(result, time() if clock.source is None else clock.now())
-    _set_degraded(result, degraded)
-    return result
+    decided_at = time() if clock.source is None else clock.now()
+    return _new(RateLimitResult, (call[0].limits, figures, decided_at, degraded))
 
 
 def _endpoint_of(policy: Policy | Limit, endpoint: str | None) -> str:

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from time import monotonic
-from typing import NamedTuple
+from time import monotonic_ns
 
 from ratekit import clock
-from ratekit.protocol import Call, Compiled, Operation
+from ratekit.protocol import CHECK, Call, Compiled, Operation
 from ratekit.results import ADMITS, FIGURES, SOFTLY
 
 MOST_REFUSALS = 10_000
-LONGEST = 1.0  # seconds for which a refusal is believed
+LONGEST_US = 1_000_000  # for which a refusal is believed
 _LOOSENING = {Operation.REFUND, Operation.RESET}
-
-
-class Refusal(NamedTuple):
-    """What the store has answered to what, when, and until when it is believed."""
-
-    compiled: Compiled
-    cost: int
-    figures: Sequence[int]
-    at: float
-    until: float
+# What was asked, and what the store has answered: the policy, the cost, the figures, when, and until when it is believed.
+_Kept = tuple[Compiled, int, Sequence[int], int, int]
 
 
 class RefusalCache:
@@ -35,18 +26,20 @@ class RefusalCache:
 
     def __init__(self, most: int = MOST_REFUSALS) -> None:
         self._most = most
-        self._kept: dict[tuple[bytes, ...], Refusal] = {}
+        self._kept: dict[tuple[bytes, ...], _Kept] = {}
         _caches.add(self)
 
     def find(self, call: Call) -> Sequence[int] | None:
         """Return the figures of a call that is known to be refused still, as they are by now."""
-        refusal = self._kept.get(call.keys)
-        if refusal is None or refusal.compiled is not call.compiled or refusal.cost != call.cost:
+        compiled, names, operation, cost, _, _ = call
+        kept = self._kept.get(names)
+        if kept is None:
             return None
-        now = _now()
-        if call.operation is not Operation.CHECK or now >= refusal.until:
+        of, of_cost, figures, at_us, until_us = kept
+        now_us = monotonic_ns() // 1000 if clock.source is None else clock.source()
+        if of is not compiled or of_cost != cost or operation is not CHECK or now_us >= until_us:
             return None
-        return _aged(refusal.figures, int((now - refusal.at) * 1_000_000))
+        return _aged(figures, now_us - at_us)
 
     def learn(self, call: Call, figures: Sequence[int]) -> None:
         """Take note of an answer of the store: keep a refusal, forget what another operation may have changed."""
@@ -54,9 +47,9 @@ class RefusalCache:
         if wait_us is not None:
             if len(self._kept) >= self._most:
                 self._kept = {}
-            now = _now()
-            until = now + min(LONGEST, wait_us / 1_000_000)
-            self._kept[call.keys] = Refusal(call.compiled, call.cost, figures, now, until)
+            now_us = monotonic_ns() // 1000 if clock.source is None else clock.source()
+            until_us = now_us + int(min(LONGEST_US, wait_us))
+            self._kept[call.keys] = (call.compiled, call.cost, figures, now_us, until_us)
         elif call.operation in _LOOSENING:
             self._kept.pop(call.keys, None)
 
@@ -92,17 +85,14 @@ def _aged(figures: Sequence[int], age_us: int) -> Sequence[int]:
     """Return figures with shorter waits; the waits are the last two of each limit's six."""
     if len(figures) == FIGURES:
         flags, most, used, remaining, retry_us, reset_us = figures
-        retry_us = max(retry_us - age_us, 1) if retry_us > 0 else retry_us
-        return flags, most, used, remaining, retry_us, max(reset_us - age_us, 0)
+        if retry_us > 0:
+            retry_us -= age_us  # a refusal is not believed for so long that nothing is left
+        return flags, most, used, remaining, retry_us, reset_us - age_us if reset_us > age_us else 0
     aged = list(figures)
     for at in range(4, len(aged), FIGURES):
         aged[at] = max(aged[at] - age_us, 1) if aged[at] > 0 else aged[at]
         aged[at + 1] = max(aged[at + 1] - age_us, 0)
     return aged
-
-
-def _now() -> float:
-    return monotonic() if clock.source is None else clock.now()
 
 
 _caches: weakref.WeakSet[RefusalCache] = weakref.WeakSet()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ratekit import headers
 from ratekit.limits import Limit
 
 ADMITS, OVERRIDDEN, SOFTLY, UNLIMITED, UNREADABLE = 1, 2, 4, 8, 16
+_UNCOMMON = ADMITS | SOFTLY | UNLIMITED
 FIGURES = 6  # flags, max_requests, used, remaining, retry_us, reset_us
 
 
@@ -34,8 +36,7 @@ class Tier:
         return self.limit.name
 
 
-@dataclass(frozen=True, slots=True)
-class RateLimitResult:
+class RateLimitResult(NamedTuple):
     """The answer to a check. The figures are those of the binding limit: the one that refuses, else the one closest to
     exhaustion; `tiers` has those of every limit.
 
@@ -52,9 +53,11 @@ class RateLimitResult:
         """Whether the request may pass: every limit that is no shadow admits it."""
         figures = self.figures
         if len(figures) == FIGURES:
-            return figures[0] % 2 == 1 or self.limits[0].shadow
-        flags = figures[::FIGURES]
-        return all(flag % 2 == 1 or limit.shadow for flag, limit in zip(flags, self.limits, strict=False))
+            return figures[0] & ADMITS != 0 or self.limits[0].shadow
+        for flags, limit in zip(figures[::FIGURES], self.limits, strict=False):
+            if not flags & ADMITS and not limit.shadow:
+                return False
+        return True
 
     @property
     def is_over_limit(self) -> bool:
@@ -185,9 +188,20 @@ class RateLimitResult:
         return figures[self._binding() * FIGURES + offset] if figures else 0
 
     def _binding(self) -> int:
-        if len(self.figures) <= FIGURES:
+        figures = self.figures
+        if len(figures) <= FIGURES:
             return 0
-        return min(range(len(self.limits)), key=self._distance)
+        for flags, limit in zip(figures[::FIGURES], self.limits, strict=True):
+            if limit.shadow or flags & _UNCOMMON != ADMITS:
+                return min(range(len(self.limits)), key=self._distance)
+        # All count, and admit: what the same order comes to, faster.
+        remaining, resets = figures[3::FIGURES], figures[5::FIGURES]
+        least = min(remaining)
+        best = remaining.index(least)
+        for index in range(best + 1, len(remaining)):
+            if remaining[index] == least and resets[index] > resets[best]:
+                best = index
+        return best
 
     def _distance(self, index: int) -> tuple[float, ...]:
         """Order limits by how binding they are: shadows last, refusals first, of those the longest wait."""

@@ -108,7 +108,8 @@ class Hub:
         if line is None:
             wire = self._wire(address)
             label = self._label if address is None else f"{address[0]}:{address[1]}"
-            line = Line(wire, self._deadline, label, lambda waiting: self._batches(waiting, wire.errors))
+            at_once = 1 if self._by_slot else wire.most_exchanges  # a slot may move between two of them
+            line = Line(wire, self._deadline, label, lambda waiting: self._batches(waiting, wire.errors), at_once)
             line.redirect = lambda batch: self._line(batch.ask.address).resume(batch)
             self._lines[address] = line
         return line

@@ -1,4 +1,7 @@
-"""Batching: the calls of an event loop to one server. Those that come while one flight is under way go out in the next."""
+"""Batching: the calls of an event loop to one server. Those that come while one flight is under way go out in the next.
+
+The next one does not wait for the first to land if it is full: so the server has work while this process takes in answers.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,12 @@ class Line:
     """One wire to one server, used by one event loop. Calls are decided in the order in which they came."""
 
     def __init__(
-        self, wire: Wire, deadline: float, label: str, batches: Callable[[Sequence[Waiting]], Iterable[Batch]]
+        self,
+        wire: Wire,
+        deadline: float,
+        label: str,
+        batches: Callable[[Sequence[Waiting]], Iterable[Batch]],
+        most_flights: int = 1,
     ) -> None:
         self.breaker = Breaker(label)
         self.wire = wire
@@ -33,10 +41,12 @@ class Line:
         self._batches = batches
         self._loop = asyncio.get_running_loop()
         self._watch = Watch(deadline, self._expired)
+        self._most_flights = most_flights
         self._waiting: deque[Waiting] = deque()
+        self._keys = 0  # of all that wait
         self._again: list[Batch] = []
-        self._flight: Sequence[Batch] = ()
-        self._is_busy = False
+        self._flights: deque[Sequence[Batch]] = deque()
+        self._is_opening = False
         self._opening: asyncio.Task[None] | None = None
         self._idle: asyncio.Future[None] | None = None  # for who waits for the end of what is under way
         self._probe: asyncio.TimerHandle | None = None
@@ -49,15 +59,15 @@ class Line:
             call.slot.encode()  # the only free text in it: what cannot be sent fails here, and alone
         answer: Answer = self._loop.create_future()
         self._waiting.append((call, answer))
-        if not self._is_busy:
+        self._keys += len(call.keys)
+        if not self._flights or self._keys >= MOST_KEYS:
             self._depart()
         return answer
 
     def resume(self, batch: Batch) -> None:
         """Go on with a batch that a server has asked to be told otherwise, before all that wait."""
         self._again.append(batch)
-        if not self._is_busy:
-            self._depart()
+        self._depart()
 
     def reconnect(self) -> None:
         """Connect anew before the next flight: the server is not the right one any more."""
@@ -69,18 +79,26 @@ class Line:
         if not self._is_busy and not self.wire.is_open:
             self._open()
 
+    @property
+    def _is_busy(self) -> bool:
+        return self._is_opening or bool(self._flights)
+
     def _depart(self) -> None:
-        """Ask for all that waits, as far as it goes in one flight."""
-        if not self._waiting and not self._again:
-            return
-        if not self.wire.is_open:
-            self._open()
-            return
-        batches = self._next()
-        if batches:
-            self._is_busy, self._flight = True, batches
-            self._watch.start()
-            self.wire.send([command for batch in batches for command in batch.ask.commands], self._landed)
+        """Ask for all that waits, as far as it goes: in one flight, and in others that are full."""
+        while not self._is_opening and self._may_depart():
+            if not self.wire.is_open:
+                self._open()
+            elif batches := self._next():
+                if not self._flights:
+                    self._watch.start()
+                self._flights.append(batches)
+                self.wire.send([command for batch in batches for command in batch.ask.commands], self._landed)
+
+    def _may_depart(self) -> bool:
+        if not self._flights:
+            return bool(self._waiting or self._again)
+        # What a server wants to be told otherwise goes first, and when the rest has landed.
+        return self._keys >= MOST_KEYS and len(self._flights) < self._most_flights and not self._again
 
     def _next(self) -> list[Batch]:
         if self._again:
@@ -90,34 +108,41 @@ class Line:
         keys = 0
         while self._waiting and keys < MOST_KEYS:
             call, answer = self._waiting.popleft()
+            self._keys -= len(call.keys)
             if not answer.done():  # who was cancelled before it was sent is not charged
                 flight.append((call, answer))
                 keys += len(call.keys)
         return list(self._batches(flight)) if flight else []
 
     def _landed(self, replies: Sequence[Any] | Exception) -> None:
-        batches = self._end_flight()
+        """Give out the replies to the first flight; an error is the end of them all."""
         if isinstance(replies, Exception):
-            self._failed(batches, self._outage(replies))
+            self._failed(self._end_flights(), self._outage(replies))
         else:
             if self.breaker.failures:
                 self.breaker.succeeded()
-            at = 0
-            for batch in batches:
-                end = at + len(batch.ask.commands)
-                if not batch.take(replies[at:end]):
-                    self.redirect(batch)
-                at = end
-        if not self._is_busy:
-            self._depart()
+            self._take(self._flights.popleft(), replies)
+        self._depart()
         self._tell_idle()
+
+    def _take(self, batches: Sequence[Batch], replies: Sequence[Any]) -> None:
+        self._watch.stop()
+        if self._flights:
+            self._watch.start()
+        at = 0
+        for batch in batches:
+            end = at + len(batch.ask.commands)
+            if not batch.take(replies[at:end]):
+                self.redirect(batch)
+            at = end
 
     def _tell_idle(self) -> None:
         if self._idle is not None and not self._is_busy and not self._idle.done():
             self._idle.set_result(None)
 
-    def _end_flight(self) -> Sequence[Batch]:
-        batches, self._flight, self._is_busy = self._flight, (), False
+    def _end_flights(self) -> list[Batch]:
+        batches = [batch for flight in self._flights for batch in flight]
+        self._flights.clear()
         self._watch.stop()
         return batches
 
@@ -125,7 +150,7 @@ class Line:
         """The server is silent: nobody else needs to find out."""
         outage = self._outage(TimeoutError())
         self.wire.close()
-        self._failed(self._end_flight(), outage)
+        self._failed(self._end_flights(), outage)
         self._fail_waiting(outage)
         self._tell_idle()
 
@@ -138,7 +163,7 @@ class Line:
     def _fail_waiting(self, outage: Outage) -> None:
         for batch in self._again:
             batch.fail(outage)
-        self._again = []
+        self._again, self._keys = [], 0
         while self._waiting:
             fail(self._waiting.popleft()[1], outage)
 
@@ -150,13 +175,13 @@ class Line:
         return outage_of(error, self.wire.errors) or Outage("error", str(error), is_fault=True)
 
     def _open(self) -> None:
-        self._is_busy = True
+        self._is_opening = True
         self._opening = self._loop.create_task(self._connect())
 
     async def _connect(self) -> None:
         """Connect, and go on. What waits is told if that fails; none of it has been asked for."""
         outage = await self._try_to_open()
-        self._is_busy = False
+        self._is_opening = False
         if outage is not None:
             self._failed((), outage)
             self._fail_waiting(outage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -15,9 +16,10 @@ Done = Callable[[Sequence[Any] | Exception], None]
 
 
 class Wire(Protocol):
-    """Carries commands to a server and their replies back, one exchange at a time, without anybody waiting."""
+    """Carries commands to a server and their replies back, so many exchanges at a time, without anybody waiting."""
 
     errors: ClientErrors
+    most_exchanges: int
 
     @property
     def is_open(self) -> bool:
@@ -27,7 +29,10 @@ class Wire(Protocol):
         """Connect, and find out whether the server answers. Raises StoreOutage, or an error of the client."""
 
     def send(self, commands: Sequence[Command], done: Done) -> None:
-        """Send commands together; done is called once, with their replies, errors among them, or why there are none."""
+        """Send commands together; done is called once, with their replies, errors among them, or why there are none.
+
+        Exchanges end in the order in which they began. Why there are none, only the first of them is told.
+        """
 
     def close(self) -> None:
         """Give up what is under way, whose done is not called any more, and close what was opened."""
@@ -39,14 +44,15 @@ class ConnectionWire(asyncio.Protocol):
     Replies are taken as they arrive, in no task: nothing of it can be cancelled, and none is late because a task is.
     """
 
+    most_exchanges = 3  # while one is decided, the next ones are on their way
+
     def __init__(self, make: Callable[[], Any]) -> None:
         self.errors = errors_of(make())
         self._hiredis = library("hiredis")
         self._make = make
         self._connection: Any = None
         self._transport: asyncio.Transport | None = None
-        self._done: Done | None = None
-        self._missing = 0
+        self._exchanges: deque[tuple[Done, int]] = deque()  # each with the number of its replies
         self._replies: list[Any] = []
 
     @property
@@ -84,7 +90,7 @@ class ConnectionWire(asyncio.Protocol):
 
     def send(self, commands: Sequence[Command], done: Done) -> None:
         """Write commands; their replies come to data_received."""
-        self._done, self._missing, self._replies = done, len(commands), []
+        self._exchanges.append((done, len(commands)))
         if self._transport is not None:
             pack = self._hiredis.pack_command
             self._transport.write(b"".join([pack(command) for command in commands]))
@@ -99,27 +105,28 @@ class ConnectionWire(asyncio.Protocol):
             self._fail(self.errors.invalid(str(error)))
 
     def _take(self, reply: Any) -> None:
-        if self._done is None:
+        if not self._exchanges:
             self.close()  # nobody has asked: the next reply might be taken for another's
             return
         self._replies.append(self.errors.response(str(reply)) if isinstance(reply, self._hiredis.ReplyError) else reply)
-        if len(self._replies) == self._missing:
-            done, self._done = self._done, None
-            done(self._replies)
+        if len(self._replies) == self._exchanges[0][1]:
+            (done, _), replies, self._replies = self._exchanges.popleft(), self._replies, []
+            done(replies)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Take note that the server has closed the connection."""
         self._fail(self.errors.connection(str(error or "the server has closed the connection")))
 
     def _fail(self, error: Exception) -> None:
-        done = self._done
+        exchanges = list(self._exchanges)
         self.close()
-        if done is not None:
-            done(error)
+        if exchanges:
+            exchanges[0][0](error)
 
     def close(self) -> None:
         """Close the connection."""
-        self._done = None
+        self._exchanges.clear()
+        self._replies = []
         self._transport = None
         connection, self._connection = self._connection, None
         writer = getattr(connection, "_writer", None)
@@ -133,6 +140,7 @@ class ClientWire:
     """A client that belongs to the application: used as it is, and left open."""
 
     is_open = True
+    most_exchanges = 1
 
     def __init__(self, client: Any) -> None:
         self.errors = errors_of(client)
