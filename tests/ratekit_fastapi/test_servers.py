@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx2
@@ -36,6 +36,11 @@ def limited(maximum, **options):
 
 @app.get("/five", dependencies=limited(5))
 async def five():
+    return {"pid": os.getpid()}
+
+
+@app.get("/who")
+async def who():
     return {"pid": os.getpid()}
 
 
@@ -190,22 +195,30 @@ def test_mode_is_switched_from_outside_while_the_server_runs(store_url, tmp_path
         assert "'nonsense'" in (tmp_path / "log").read_text()
 
 
+def connected_to_both(url, stack, each):
+    """Return as many clients of each of two workers; a connection belongs to the worker that has accepted it."""
+    clients: dict[int, list[httpx2.Client]] = {}
+    until = time.monotonic() + 60
+    while sorted(len(some) >= each for some in clients.values()) != [True, True]:
+        assert time.monotonic() < until, f"not {each} connections to each worker: {clients}"
+        client = stack.enter_context(httpx2.Client(base_url=url, timeout=30))
+        clients.setdefault(client.get("/who").json()["pid"], []).append(client)
+    return [client for some in clients.values() for client in some[:each]]
+
+
 def test_two_workers_share_one_limit_exactly(redis_url, tmp_path):
-    with uvicorn(tmp_path, redis_url, "--workers", "2") as url:
-        seen, start = [], threading.Barrier(8)
+    with uvicorn(tmp_path, redis_url, "--workers", "2") as url, ExitStack() as stack:
+        clients = connected_to_both(url, stack, each=4)
+        seen, together = [], threading.Barrier(len(clients), timeout=60)
 
-        def fire():
-            with httpx2.Client(base_url=url, headers={"Connection": "close"}) as client:
-                start.wait()
-                for _ in range(25):
-                    answer = client.get("/hundred")
-                    seen.append((answer.status_code, answer.json().get("pid")))
+        def fire(client):
+            for _ in range(25):
+                together.wait()
+                answer = client.get("/hundred")
+                seen.append((answer.status_code, answer.json().get("pid")))
 
-        threads = [threading.Thread(target=fire) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(len(clients)) as pool:
+            list(pool.map(fire, clients))
     assert [status for status, _ in seen].count(200) == 100
     assert [status for status, _ in seen].count(429) == 100
     assert len({pid for status, pid in seen if status == 200}) == 2, "one worker did all: the test proves nothing"
