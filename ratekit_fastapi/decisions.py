@@ -29,7 +29,7 @@ CHARGED = "ratekit.charged"  # in the scope: the keys that they have charged
 async def decide(limiter: RateLimiterDependency, connection: HTTPConnection, response: Response) -> None:
     """Decide a request by a limiter, and by the route's others that can be decided in the same call."""
     scope = connection.scope
-    decided: set[Any] = scope.setdefault(DECIDED, set())
+    decided: list[Any] = scope.setdefault(DECIDED, [])
     mode = limiter.current_mode()
     if mode is RateLimitMode.OFF or limiter in decided:
         return
@@ -69,24 +69,33 @@ async def run(
     client: Any = None,
 ) -> RateLimitResult:
     """Let the store decide a call, note the result for the headers, and raise if it refuses the request."""
-    store = settings.limiter(limiter.on_outage, client)
-    result = store.decide_now(call, mode) if store.decides_at_once else await store.decide(call, mode)
+    result = await settings.limiter(limiter.on_outage, client).decide(call, mode)
+    _note(limiter, connection, result, mode, settings)
+    return result
+
+
+def _note(
+    limiter: RateLimiterDependency,
+    connection: HTTPConnection,
+    result: RateLimitResult,
+    mode: RateLimitMode,
+    settings: Settings,
+) -> None:
     results = connection.scope.setdefault(RESULTS, [])
     results.append(result)
     if not result.allowed and is_refused(mode, limiter.endpoint_for(connection), result):
         raise RateLimitExceeded(settings.answers.refusal(results), result)
-    return result
 
 
 async def _decide(
-    limiter: RateLimiterDependency, connection: HTTPConnection, settings: Settings, mode: RateLimitMode, decided: set[Any]
+    limiter: RateLimiterDependency, connection: HTTPConnection, settings: Settings, mode: RateLimitMode, decided: list[Any]
 ) -> None:
     """Decide a request so that its counters are charged once by it.
 
     What another limiter, which differs in mode or on_outage, has charged to them is given back first: then this one, which
     may be the stricter, decides as if it were alone.
     """
-    decided.add(limiter)
+    decided.append(limiter)
     cost = limiter.cost
     if limiter.needs_nothing and isinstance(cost, int):
         call = limiter.call(connection, settings, cost)
@@ -99,9 +108,11 @@ async def _decide(
     if others:
         call = await _with_others(call, others, limiter, connection, settings, decided)
     charged: set[bytes] = connection.scope.setdefault(CHARGED, set())
+    store = settings.limiter(limiter.on_outage)
     if charged and charged.issuperset(call.keys):
-        await settings.limiter(limiter.on_outage).decide(refund_of(call))
-    result = await run(limiter, connection, call, mode, settings)
+        await store.decide(refund_of(call))
+    result = store.decide_now(call, mode) if store.decides_at_once else await store.decide(call, mode)
+    _note(limiter, connection, result, mode, settings)
     if result.allowed:
         charged.update(call.keys)
 
@@ -112,7 +123,7 @@ async def _with_others(
     limiter: RateLimiterDependency,
     connection: HTTPConnection,
     settings: Settings,
-    decided: set[Any],
+    decided: list[Any],
 ) -> Call:
     """Return one call for a limiter and those others that can be decided with it."""
     calls = [call]
@@ -122,7 +133,7 @@ async def _with_others(
             and other.is_decided_with(limiter)
             and (more := await _call_with(call, other, connection, settings))
         ):
-            decided.add(other)
+            decided.append(other)
             calls.append(more)
     return merge(calls)
 
