@@ -46,7 +46,7 @@ class Line:
         self._keys = 0  # of all that wait
         self._again: list[Batch] = []
         self._flights: deque[Sequence[Batch]] = deque()
-        self._is_opening = False
+        self._is_opening = self._must_reconnect = False
         self._opening: asyncio.Task[None] | None = None
         self._idle: asyncio.Future[None] | None = None  # for who waits for the end of what is under way
         self._probe: asyncio.TimerHandle | None = None
@@ -70,9 +70,8 @@ class Line:
         self._depart()
 
     def reconnect(self) -> None:
-        """Connect anew before the next flight: the server is not the right one any more."""
-        if not self._is_busy:
-            self.wire.close()
+        """Connect anew when the flights under way have landed: the server is not the right one any more."""
+        self._must_reconnect = not self._is_opening
 
     def warm(self) -> None:
         """Connect, if there is nothing else to do."""
@@ -86,7 +85,7 @@ class Line:
     def _depart(self) -> None:
         """Ask for all that waits, as far as it goes: in one flight, and in others that are full."""
         while not self._is_opening and self._may_depart():
-            if not self.wire.is_open:
+            if self._must_reconnect or not self.wire.is_open:
                 self._open()
             elif batches := self._next():
                 if not self._flights:
@@ -97,6 +96,8 @@ class Line:
     def _may_depart(self) -> bool:
         if not self._flights:
             return bool(self._waiting or self._again)
+        if self._must_reconnect:
+            return False
         # What a server wants to be told otherwise goes first, and when the rest has landed.
         return self._keys >= MOST_KEYS and len(self._flights) < self._most_flights and not self._again
 
@@ -175,7 +176,7 @@ class Line:
         return outage_of(error, self.wire.errors) or Outage("error", str(error), is_fault=True)
 
     def _open(self) -> None:
-        self._is_opening = True
+        self._is_opening, self._must_reconnect = True, False
         self._opening = self._loop.create_task(self._connect())
 
     async def _connect(self) -> None:

@@ -28,6 +28,10 @@ class FakeWire:
         self.errors = errors_of(Connection())
         self.sent = []
         self.is_closed = False
+        self.opened = 0
+
+    async def open(self):
+        self.opened += 1
 
     def send(self, commands, done):
         self.sent.append((commands, done))
@@ -116,6 +120,7 @@ async def test_silence_after_the_first_landing_is_noticed():
     assert answers[0].done()
     with pytest.raises(StoreOutage, match=r"no answer within 0\.05 s"):
         await asyncio.wait_for(answers[1], 5)
+    assert {type(answer.exception()) for answer in answers[1:]} == {StoreOutage}
     assert wire.is_closed
 
 
@@ -130,6 +135,23 @@ async def test_what_is_asked_again_goes_before_the_rest_and_alone():
     wire.sent.pop(0)[1](no_script)
     assert [[command[0] for command in commands] for commands, _ in wire.sent] == [["EVAL", "EVAL"], ["EVALSHA"]]
     assert wire.sizes() == [1, FULL, FULL]
+    while wire.sent:
+        wire.answer()
+    assert all(answer.result() == ADMITTED for answer in answers)
+
+
+async def test_wrong_server_is_left_when_what_is_under_way_has_landed_however_much_waits():
+    wire = FakeWire()
+    line = line_of(wire)
+    answers = submit(line, 1 + 4 * FULL)
+    assert wire.sizes() == [1, FULL, FULL]
+    line.reconnect()
+    for left in (2, 1, 0):
+        wire.answer()
+        assert len(wire.sent) == left  # nothing more goes to it
+    line.reconnect()  # who hears of it late, when the next connection is being made, does not undo that
+    await asyncio.sleep(0.01)
+    assert (wire.opened, wire.sizes()) == (1, [FULL, FULL])
     while wire.sent:
         wire.answer()
     assert all(answer.result() == ADMITTED for answer in answers)
