@@ -157,6 +157,7 @@ class Waiting(Driver):
     def __init__(self, maker: Maker, url: str, options: dict[str, Any]) -> None:
         self.limiter = maker.limiter(url, options)
         self._threads = ThreadPoolExecutor(_LANES)
+        self._closed = threading.Event()
 
     def _one(self, request: Request) -> Sample:
         started, watch = time.monotonic(), Watch()
@@ -167,7 +168,7 @@ class Waiting(Driver):
         return _sample(started, watch, result)
 
     def _start(self, requests: Sequence[Request]) -> Future[list[Sample]]:
-        return self._threads.submit(lambda: [self._one(request) for request in requests])
+        return self._threads.submit(lambda: [self._one(request) for request in requests if not self._closed.is_set()])
 
     def _start_paced(self, request: Request, period: float, samples: list[Sample], stop: threading.Event) -> Future[None]:
         def run() -> None:
@@ -189,6 +190,7 @@ class Waiting(Driver):
         return self._threads.submit(run)
 
     def close(self) -> None:
+        self._closed.set()  # the interpreter waits for every thread: none may go on asking a server that is gone
         self.limiter.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
