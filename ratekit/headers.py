@@ -18,8 +18,6 @@ DEFAULT_STYLE = "ratelimit"
 QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 REDUCED_CAPACITY = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
 PROBLEM_TYPE = "application/problem+json"
-
-
 RawLine = tuple[bytes, bytes]
 
 

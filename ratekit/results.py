@@ -10,7 +10,6 @@ from ratekit import headers
 from ratekit.limits import Limit
 
 ADMITS, OVERRIDDEN, SOFTLY, UNLIMITED, UNREADABLE = 1, 2, 4, 8, 16
-_UNCOMMON = ADMITS | SOFTLY | UNLIMITED
 FIGURES = 6  # flags, max_requests, used, remaining, retry_us, reset_us
 
 
@@ -192,7 +191,7 @@ class RateLimitResult(NamedTuple):
         if len(figures) <= FIGURES:
             return 0
         for flags, limit in zip(figures[::FIGURES], self.limits, strict=True):
-            if limit.shadow or flags & _UNCOMMON != ADMITS:
+            if limit.shadow or flags & (ADMITS | UNLIMITED) != ADMITS:
                 return min(range(len(self.limits)), key=self._distance)
         # All count, and admit: what the same order comes to, faster.
         remaining, resets = figures[3::FIGURES], figures[5::FIGURES]
