@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from ratekit import fleet
 from ratekit.errors import RatekitError
-from ratekit.front import Answers, Check, Refusal, is_refused, refusal_of
-from ratekit.guard import Asked, Guard
+from ratekit.events import decisions
+from ratekit.front import Check, Refusal, is_refused, refusal_of
+from ratekit.gathering import gathered
+from ratekit.guard import Guard
 from ratekit.limiter import AsyncRateLimiter
 from ratekit.modes import RateLimitMode
 from ratekit.operations import DEADLINE
@@ -17,18 +19,14 @@ from ratekit.outage import OnOutage
 from ratekit.requests import AsgiRequest, asgi_path, asgi_peer
 from ratekit.results import RateLimitResult
 from ratekit.rules import Rule
+from ratekit.scopes import Message, Scope, Send, can_settle, results_in, settle, with_headers
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Release = Callable[[], Awaitable[Any]]
 
-RESULTS = "ratekit.results"  # in the scope: what every front has decided about the request so far
-_OFF = RateLimitMode.OFF
+_OFF, _ON = RateLimitMode.OFF, RateLimitMode.ON
 _LIMITED = ("http", "websocket")
-_STARTS = ("http.response.start", "websocket.http.response.start")
 
 
 class RateLimitMiddleware:
@@ -57,59 +55,57 @@ class RateLimitMiddleware:
         if fleet_mode:
             fleet.follow(limiter if limiter is not None else store)
         self.guard = Guard(prefix=self.limiter.prefix, **options)
+        is_certain = self.limiter.on_outage == OnOutage.OPEN  # else there may be a refusal of another kind to answer
+        self._gathers = self.guard.is_by_peer and self.limiter.decides_at_once and is_certain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
-        guard, rule = self.guard, None
-        if scope["type"] in _LIMITED and (mode := guard.mode()) is not _OFF:
-            rule = guard.rule(scope.get("method", "GET"), asgi_path(scope))
-        if rule is None:
+        if scope["type"] not in _LIMITED:
             if scope["type"] == "lifespan":
                 await self.limiter.warm()
             await self.app(scope, receive, send)
             return
-        limiter = self.limiter.with_on_outage(rule.on_outage)
-        known = guard.known_checks((rule, asgi_peer(scope))) if limiter.decides_at_once else None
+        mode = self.guard.mode()
+        if mode is _ON and self._gathers and not decisions.listeners:
+            passing = await gathered(self._settle, scope, send)
+            if passing:
+                await self.app(scope, receive, passing)
+                return
+            if passing is False:
+                await send_refusal(self.guard.answers.refusal(results_in(scope)), scope, receive, send)
+                return
+        rule = None if mode is _OFF else self.guard.rule(scope.get("method", "GET"), asgi_path(scope))
+        if rule is None:
+            await self.app(scope, receive, send)
+            return
         held: list[Release] = []
         try:
-            if known is None:
-                refusal, receive = await self._decide(scope, receive, rule, limiter, mode, held)
-            else:
-                refusal = self._decide_now(scope, known, limiter, mode)
+            refusal, receive = await self._decide(scope, receive, rule, mode, held)
             if refusal is None:
-                await self.app(scope, receive, with_headers(send, scope, guard.answers))
+                await self.app(scope, receive, with_headers(send, scope, self.guard.answers))
             else:
                 await send_refusal(refusal, scope, receive, send)
         finally:
             for release in held:
                 await release()
 
-    def _decide_now(
-        self, scope: Scope, checks: Sequence[Asked], limiter: AsyncRateLimiter, mode: RateLimitMode
-    ) -> Refusal | None:
-        """Return the refusal if there is one, of a request that takes no slot, where there is nothing to await."""
-        try:
-            results: list[RateLimitResult] = scope.setdefault(RESULTS, [])
-            for check, call in checks:
-                result = limiter.decide_now(call, mode)
-                results.append(result)
-                if not result.allowed and is_refused(mode, check.endpoint, result):
-                    return self.guard.answers.refusal(results)
-        except RatekitError as error:
-            return refusal_of(error, mode)
-        return None
+    def _settle(self, scope: Scope, send: Send) -> Send | Literal[False] | None:
+        """Decide a request of a kind that was decided before: return the send for one that passes, False for a refusal.
+
+        None: it takes more to say.
+        """
+        guard = self.guard
+        rule = guard.rule(scope.get("method", "GET"), asgi_path(scope))
+        checks = None if rule is None or rule.on_outage is not None else guard.known_checks((rule, asgi_peer(scope)))
+        if checks is None:
+            return None
+        return settle(scope, self.limiter, checks, guard.answers) and with_headers(send, scope, guard.answers)
 
     async def _decide(
-        self,
-        scope: Scope,
-        receive: Receive,
-        rule: Rule,
-        limiter: AsyncRateLimiter,
-        mode: RateLimitMode,
-        held: list[Release],
+        self, scope: Scope, receive: Receive, rule: Rule, mode: RateLimitMode, held: list[Release]
     ) -> tuple[Refusal | None, Receive]:
         """Return the refusal if there is one, and a receive that still has the body."""
-        guard = self.guard
+        guard, limiter = self.guard, self.limiter.with_on_outage(rule.on_outage)
         try:
             checks = guard.known_checks((rule, asgi_peer(scope)))
             if checks is None:
@@ -118,7 +114,10 @@ class RateLimitMiddleware:
                     request.body, receive = await read_body(receive, guard.by.most_body)
                     guard.check_body(request)
                 checks = guard.checks(request, rule)
-            results: list[RateLimitResult] = scope.setdefault(RESULTS, [])
+            results = results_in(scope)
+            if can_settle(limiter, mode) and not any(call.compiled.has_slots for _, call in checks):
+                passes = await gathered(settle, scope, limiter, checks, guard.answers)
+                return None if passes else guard.answers.refusal(results), receive
             for check, call in checks:
                 if check.policy.has_slots:
                     result = await hold_slot(limiter, check, mode, held)
@@ -140,18 +139,6 @@ async def hold_slot(limiter: AsyncRateLimiter, check: Check, mode: RateLimitMode
     if result.is_over_limit:
         held.pop()  # if it was cancelled, or failed, the slot may have been taken all the same
     return result
-
-
-def with_headers(send: Send, scope: Scope, answers: Answers) -> Send:
-    """Return a send that writes the headers of what was decided about the request, once, where the response starts."""
-
-    def send_with_headers(message: Message) -> Awaitable[None]:
-        if message["type"] in _STARTS:
-            lines, results = message.get("headers", ()), scope.get(RESULTS, ())
-            message = {**message, "headers": answers.written(lines, results, refused=message["status"] == 429)}
-        return send(message)
-
-    return send_with_headers
 
 
 async def read_body(receive: Receive, most: int) -> tuple[bytes | None, Receive]:

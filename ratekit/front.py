@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ratekit import headers
@@ -19,6 +20,7 @@ from ratekit.results import RateLimitResult
 from ratekit.tracing import tag_over_limit
 
 _log = logging.getLogger("ratekit.front")
+_name_of = itemgetter(0)
 BodyFunction = Callable[[RateLimitResult], Any]
 
 
@@ -93,11 +95,23 @@ class Answers:
         self, lines: Iterable[RawLine], results: Sequence[RateLimitResult], *, refused: bool = False
     ) -> list[RawLine]:
         """Return the lines of an answer as ASGI has them, with its headers in place of those of the same names."""
-        if refused:
-            added = [(name.lower().encode(), value.encode()) for name, value in self.lines(results, refused=True).items()]
-            return _replaced(lines, added, dict(added))
-        result = headers.told(results)
-        return [*lines] if result is None else _replaced(lines, self._raw(result), self._raw_names)
+        if not refused:
+            return self.replaced(lines, self.raw(results))
+        told = self.lines(results, refused=True)
+        added = [(name.lower().encode(), value.encode()) for name, value in told.items()]
+        return _replaced(lines, added, frozenset(name for name, _ in added))
+
+    def raw(self, results: Sequence[RateLimitResult]) -> list[RawLine]:
+        """Return the header lines of an answer that is no refusal, as ASGI has them."""
+        result = results[0] if len(results) == 1 else headers.told(results)
+        return [] if result is None else self._raw(result)
+
+    def replaced(self, lines: Iterable[RawLine], added: list[RawLine]) -> list[RawLine]:
+        """Return lines with those that were made for them in place of any of the same names."""
+        kept, names = [*lines], self._raw_names
+        if not added or names.isdisjoint(map(bytes.lower, map(_name_of, kept))):
+            return kept + added
+        return _replaced(kept, added, names)
 
     def refusal(self, results: Sequence[RateLimitResult]) -> Refusal:
         """Return the 429 for results of which at least one refuses."""
@@ -115,12 +129,8 @@ class Answers:
         return "application/json", _json(body)
 
 
-def _replaced(lines: Iterable[RawLine], added: list[RawLine], names: Container[bytes]) -> list[RawLine]:
-    kept = [*lines]
-    for name, _ in kept:
-        if name.lower() in names:
-            return [line for line in kept if line[0].lower() not in names] + added
-    return kept + added
+def _replaced(lines: Iterable[RawLine], added: list[RawLine], names: frozenset[bytes]) -> list[RawLine]:
+    return [line for line in lines if line[0].lower() not in names] + added
 
 
 def unavailable(error: RateLimitUnavailable) -> Refusal:

@@ -69,7 +69,7 @@ class Guard:
             _warn_of_claims(self.by)
         self._nameless: set[str] = set()
         # Where nothing but the peer makes a difference, what there is to check of it is found once.
-        self._is_by_peer = self.by == client_ip() and self.proxies.is_empty and not callable(self._cost)
+        self.is_by_peer = self.by == client_ip() and self.proxies.is_empty and not callable(self._cost)
         self._known: dict[tuple[Rule, str | None], Sequence[Asked]] = {}
         self.known_checks = self._known.get  # what was to check of an earlier request, by its rule and its peer
 
@@ -82,7 +82,7 @@ class Guard:
         """Return what there is to check of a request: by its address if there is such a limit, and by its rule."""
         asked = [(check, check.call(self._prefix)) for check in self._checks(request, rule)]
         # A soft limit draws a number for every request, and a slot is one request's own.
-        if self._is_by_peer and not any(call.compiled.is_soft or call.compiled.has_slots for _, call in asked):
+        if self.is_by_peer and not any(call.compiled.is_soft or call.compiled.has_slots for _, call in asked):
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             self._known[rule, request.peer] = asked

@@ -5,7 +5,7 @@ Pure functions over the figures of a result; they know no other module of rateki
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,17 +32,35 @@ class Style(NamedTuple):
         return dict(zip(self.names, map(str, self.values(result)), strict=True))
 
     def raw(self) -> Callable[[RateLimitResult], list[RawLine]]:
-        """Return what makes the same lines as ASGI wants them, and fast: every answer has them."""
+        """Return what makes the same lines as ASGI wants them, and fast, as every answer has them; none if it has nothing to
+        tell.
+        """
         names, values = tuple(name.lower().encode() for name in self.names), self.values
-        if values not in _THREE_NUMBERS:
-            return lambda result: [(name, str(value).encode()) for name, value in zip(names, values(result), strict=True)]
-        first, second, third = names
+        if values is _window:
+            return _raw_window(*names)
+        return lambda result: _raw(names, values(result)) if result.is_told else []
 
-        def three_numbers(result: RateLimitResult) -> list[RawLine]:
-            most, remaining, reset = values(result)
-            return [(first, b"%d" % most), (second, b"%d" % remaining), (third, b"%d" % reset)]
 
-        return three_numbers
+def _raw(names: Iterable[bytes], values: Iterable[object]) -> list[RawLine]:
+    return [(name, str(value).encode()) for name, value in zip(names, values, strict=True)]
+
+
+def _raw_window(limit: bytes, remaining: bytes, reset: bytes) -> Callable[[RateLimitResult], list[RawLine]]:
+    limits: dict[int, RawLine] = {}  # there are few, and most answers have the same
+
+    def raw(result: RateLimitResult) -> list[RawLine]:
+        window = result.told_window()
+        if window is None:
+            return []
+        most, left, ttl = window
+        limit_line = limits.get(most)
+        if limit_line is None:
+            if len(limits) >= _MOST_LINES:
+                limits.clear()
+            limits[most] = limit_line = (limit, b"%d" % most)
+        return [limit_line, (remaining, b"%d" % left), (reset, b"%d" % ttl)]
+
+    return raw
 
 
 def render(result: RateLimitResult, style: str = DEFAULT_STYLE) -> dict[str, str]:
@@ -156,7 +174,7 @@ def _state_item(tier: Tier) -> str:
 
 
 _window = attrgetter("window")
-_THREE_NUMBERS = (_window, _epoch_window)
+_MOST_LINES = 1024
 _STYLES: dict[str, Style] = {
     "ratelimit": Style(("RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"), _window),
     "draft-11": Style(("RateLimit-Policy", "RateLimit"), _items),

@@ -167,16 +167,12 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult]]):
         """Whether decide_now may stand for decide: the store is in this process, and there is nothing else to it."""
         return self._store.is_local is True and not self._learns and type(self).decide is AsyncRateLimiter.decide
 
-    def decide_now(self, call: Call, mode: RateLimitMode = RateLimitMode.ON) -> RateLimitResult:
-        """Do what decide does, with nothing to await, where the limiter decides_at_once."""
-        started = perf_counter() if decisions.listeners else 0.0
+    def decide_now(self, call: Call) -> RateLimitResult:
+        """Do what decide does, with nothing to await and nobody told, where the limiter decides_at_once."""
         try:
-            result = decode(call, self._store.run(call))
+            return decode(call, self._store.run(call))
         except StoreOutage as error:
-            result = self._without_store(call, error.outage, mode, started)
-        if started:
-            tell_decision(call, result, mode, started, self.prefix)
-        return result
+            return self._without_store(call, error.outage, RateLimitMode.ON, 0.0)
 
 
 async def _to_its_end(work: Coroutine[Any, Any, RateLimitResult]) -> None:

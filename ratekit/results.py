@@ -82,11 +82,17 @@ class RateLimitResult(NamedTuple):
 
     @property
     def window(self) -> tuple[int, int, int]:
-        """max_requests, remaining and ttl at once: what headers tell."""
-        if len(self.figures) == FIGURES:
-            flags, most, _, remaining, _, reset_us = self.figures
-            return most, remaining if flags & ADMITS or self.limits[0].shadow else 0, -(-reset_us // 1_000_000)
-        return self.max_requests, self.remaining, self.ttl
+        """max_requests, remaining and ttl at once."""
+        return self.told_window() or (self.max_requests, self.remaining, self.ttl)
+
+    def told_window(self) -> tuple[int, int, int] | None:
+        """Return the window if headers tell of it. A method, as every answer asks: it is called faster than a property."""
+        figures = self.figures
+        if len(figures) == FIGURES and self.degraded is None:
+            flags, most, _, remaining, _, reset_us = figures
+            if flags & (ADMITS | UNLIMITED) == ADMITS and not self.limits[0].shadow:
+                return most, remaining, (reset_us + 999_999) // 1_000_000
+        return (self.max_requests, self.remaining, self.ttl) if self.is_told else None
 
     @property
     def reset_after(self) -> float:
@@ -132,11 +138,7 @@ class RateLimitResult(NamedTuple):
     @property
     def is_told(self) -> bool:
         """Whether headers tell of it: the store has decided, and there is a limit that can refuse and is not lifted."""
-        if self.degraded is not None:
-            return False
-        if len(self.figures) == FIGURES:
-            return not self.figures[0] & UNLIMITED and not self.limits[0].shadow
-        return not self.unlimited and self.is_enforced
+        return self.degraded is None and not self.unlimited and self.is_enforced
 
     @property
     def tiers(self) -> tuple[Tier, ...]:

@@ -9,12 +9,13 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from ratekit import errors
-from ratekit.asgi import RESULTS
 from ratekit.decisions import refund_of, tag_of
-from ratekit.front import is_refused, refusal_of
+from ratekit.front import cost_of, is_refused, refusal_of
+from ratekit.limiter import AsyncRateLimiter
 from ratekit.modes import RateLimitMode
 from ratekit.protocol import Call, merge
 from ratekit.results import RateLimitResult
+from ratekit.scopes import can_settle, results_in, settle, with_lines
 from ratekit_fastapi.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError, answer_in
 from ratekit_fastapi.routes import effective_route, limiters_after
 from ratekit_fastapi.settings import SETTINGS, Settings, settings_of
@@ -27,20 +28,50 @@ CHARGED = "ratekit.charged"  # in the scope: the keys that they have charged
 
 
 async def decide(limiter: RateLimiterDependency, connection: HTTPConnection, response: Response) -> None:
-    """Decide a request by a limiter, and by the route's others that can be decided in the same call."""
-    scope = connection.scope
-    decided: list[Any] = scope.setdefault(DECIDED, [])
-    mode = limiter.current_mode()
-    if mode is RateLimitMode.OFF or limiter in decided:
+    """Decide a request by a limiter, and by the route's others that can be decided in the same call.
+
+    Raises if it is refused.
+    """
+    scope, mode = connection.scope, limiter.current_mode()
+    if mode is RateLimitMode.OFF or limiter in scope.get(DECIDED, ()):
         return
     settings = settings_of(scope)
     if SETTINGS in scope:
         answer_in(scope)
+    store = settings.limiter(limiter.on_outage)
     try:
-        await _decide(limiter, connection, settings, mode, decided)
+        passes = None
+        if limiter.is_same_for_all and DECIDED not in scope and can_settle(store, mode):
+            passes = _settle(limiter, connection, response, settings, store)
+        if passes is None:
+            await _decide(limiter, connection, settings, store, mode)
+            write_headers(response, scope, settings)
+        elif not passes:
+            raise _exceeded(connection, settings)
     except errors.RatekitError as error:
         raise_as_response(error, mode)
+
+
+def _settle(
+    limiter: RateLimiterDependency,
+    connection: HTTPConnection,
+    response: Response,
+    settings: Settings,
+    store: AsyncRateLimiter,
+) -> bool | None:
+    """Decide a request whose first limiter asks nothing of it, and write its headers; None: there are others to ask."""
+    scope = connection.scope
+    if limiters_after(effective_route(scope), limiter):
+        return None
+    call = limiter.call(connection, settings, cost_of(limiter.cost, connection))
+    if call is None:
+        return None
+    scope[DECIDED] = [limiter]
+    if not settle(scope, store, ((limiter, call),), settings.answers):
+        return False
+    scope[CHARGED] = set(call.keys)
     write_headers(response, scope, settings)
+    return True
 
 
 def raise_as_response(error: errors.RatekitError, mode: RateLimitMode) -> None:
@@ -57,7 +88,7 @@ def raise_as_response(error: errors.RatekitError, mode: RateLimitMode) -> None:
 def write_headers(response: Response, scope: MutableMapping[str, Any], settings: Settings) -> None:
     """Write the headers so far on the response that FastAPI has injected, where no middleware of ours will do it."""
     if SETTINGS not in scope:
-        response.raw_headers[:] = settings.answers.written(response.raw_headers, scope.get(RESULTS, ()))
+        response.raw_headers[:] = with_lines(response.raw_headers, scope, settings.answers)
 
 
 async def run(
@@ -81,37 +112,48 @@ def _note(
     mode: RateLimitMode,
     settings: Settings,
 ) -> None:
-    results = connection.scope.setdefault(RESULTS, [])
+    results = results_in(connection.scope)
     results.append(result)
     if not result.allowed and is_refused(mode, limiter.endpoint_for(connection), result):
-        raise RateLimitExceeded(settings.answers.refusal(results), result)
+        raise _exceeded(connection, settings)
+
+
+def _exceeded(connection: HTTPConnection, settings: Settings) -> RateLimitExceeded:
+    results = results_in(connection.scope)
+    return RateLimitExceeded(settings.answers.refusal(results), results[-1])
 
 
 async def _decide(
-    limiter: RateLimiterDependency, connection: HTTPConnection, settings: Settings, mode: RateLimitMode, decided: list[Any]
+    limiter: RateLimiterDependency,
+    connection: HTTPConnection,
+    settings: Settings,
+    store: AsyncRateLimiter,
+    mode: RateLimitMode,
 ) -> None:
     """Decide a request so that its counters are charged once by it.
 
     What another limiter, which differs in mode or on_outage, has charged to them is given back first: then this one, which
     may be the stricter, decides as if it were alone.
     """
+    scope = connection.scope
+    decided: list[Any] = scope.setdefault(DECIDED, [])
     decided.append(limiter)
-    cost = limiter.cost
-    if limiter.needs_nothing and isinstance(cost, int):
-        call = limiter.call(connection, settings, cost)
-    else:
-        call = await _call(limiter, connection, settings)
+    call = await _call(limiter, connection, settings)
     if call is None:
         limiter.note_pass(connection)
         return
     others = _others(limiter, connection)
     if others:
         call = await _with_others(call, others, limiter, connection, settings, decided)
-    charged: set[bytes] = connection.scope.setdefault(CHARGED, set())
-    store = settings.limiter(limiter.on_outage)
+    charged: set[bytes] = scope.setdefault(CHARGED, set())
     if charged and charged.issuperset(call.keys):
         await store.decide(refund_of(call))
-    result = store.decide_now(call, mode) if store.decides_at_once else await store.decide(call, mode)
+    if can_settle(store, mode):
+        if not settle(scope, store, ((limiter, call),), settings.answers):
+            raise _exceeded(connection, settings)
+        charged.update(call.keys)
+        return
+    result = await store.decide(call, mode)
     _note(limiter, connection, result, mode, settings)
     if result.allowed:
         charged.update(call.keys)

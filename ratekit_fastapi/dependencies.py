@@ -69,9 +69,9 @@ class RateLimiterDependency:
         self._key_function = as_key_function(by) if by is not None else None
         self.needs_body = self._key_function is not None and self._key_function.needs_body
         self.needs_identity = self._uses_project and by is None
-        self.needs_nothing = not self.needs_body and not self.needs_identity
         own = (type(self).make_key, type(self).make_override_key)
         self._has_own_keys = own != (RateLimiterDependency.make_key, RateLimiterDependency.make_override_key)
+        self.is_same_for_all = self._asks_nothing()
 
     _uses_project = False
 
@@ -97,9 +97,11 @@ class RateLimiterDependency:
         """Return what is limited: the endpoint that was given, else the template of the route."""
         return self.endpoint or endpoint_of(request.scope)
 
-    async def __call__(self, connection: HTTPConnection, response: Response) -> None:
-        """Decide the request, with the route's other limiters of the same subject; raise if it is refused."""
-        await decisions.decide(self, connection, response)
+    __call__ = decisions.decide
+
+    def _asks_nothing(self) -> bool:
+        """Whether every request to an endpoint is counted alike, whoever sends it, and no code but ours is asked."""
+        return False
 
     def call(self, request: HTTPConnection, settings: Settings, cost: int) -> Call | None:
         """Make the call that decides a request; None if it is not limited here."""
@@ -204,7 +206,7 @@ class PathRateLimiter(RateLimiterDependency):
 
     def call(self, request: HTTPConnection, settings: Settings, cost: int) -> Call | None:
         """Make the call that decides a request; an endpoint as a whole has the same one each time."""
-        if self._has_own_keys or self._key_function is not None or type(self).subject is not PathRateLimiter.subject:
+        if not self.is_same_for_all:
             return super().call(request, settings, cost)
         key = (settings.prefix, self.endpoint_for(request), cost)
         call = self._calls.get(key)
@@ -213,6 +215,11 @@ class PathRateLimiter(RateLimiterDependency):
             if call is not None and not call.compiled.is_soft and len(self._calls) < _MOST_CALLS:  # soft ones draw a number
                 self._calls[key] = call
         return call
+
+    def _asks_nothing(self) -> bool:
+        own = (type(self).subject, type(self).endpoint_for, type(self).call)
+        is_own = own != (PathRateLimiter.subject, PathRateLimiter.endpoint_for, PathRateLimiter.call)
+        return not (is_own or self._has_own_keys or self._key_function is not None or callable(self.cost))
 
     def subject(self, request: HTTPConnection) -> str | None:
         """Return the endpoint itself, or what by says."""

@@ -9,13 +9,14 @@ from typing import Any, Unpack
 from fastapi import FastAPI, routing
 
 from ratekit.addresses import X_FORWARDED_FOR, TrustedProxies
-from ratekit.asgi import App, Receive, Scope, Send, with_headers
+from ratekit.asgi import App, Receive
 from ratekit.errors import ConfigurationError
 from ratekit.front import Answers, BodyFunction
 from ratekit.headers import DEFAULT_STYLE, PROBLEM_TYPE
 from ratekit.keys import DEFAULT_PREFIX, check_prefix
 from ratekit.modes import get_rate_limit_mode
 from ratekit.operations import LimiterOptions
+from ratekit.scopes import Scope, Send, results_in, with_headers
 from ratekit_fastapi.errors import REFUSALS, answer
 from ratekit_fastapi.routes import calls_of, is_limiter
 from ratekit_fastapi.settings import SETTINGS, Identify, Settings
@@ -95,7 +96,7 @@ class HeadersMiddleware:
         """Pass a request on."""
         if scope["type"] in ("http", "websocket"):
             scope[SETTINGS] = self.settings
-            scope.setdefault("ratekit.results", [])
+            results_in(scope)  # made here, so that the copies of the scope which mounts make share it
             send = with_headers(send, scope, self.settings.answers)
         await self.app(scope, receive, send)
 

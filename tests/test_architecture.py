@@ -72,6 +72,8 @@ LEVELS = {
     "ratekit.front": 3,
     "ratekit.decisions": 3,
     "ratekit.guard": 3,
+    "ratekit.gathering": 0,
+    "ratekit.scopes": 3,
     "ratekit.asgi": 3,
     "ratekit.wsgi": 3,
     "ratekit.testing": 3,
