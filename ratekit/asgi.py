@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from ratekit import fleet
 from ratekit.errors import RatekitError
 from ratekit.events import decisions
 from ratekit.front import Check, Refusal, is_refused, refusal_of
-from ratekit.gathering import gathered
+from ratekit.gathering import Gathering, Item
 from ratekit.guard import Guard
 from ratekit.limiter import AsyncRateLimiter
 from ratekit.modes import RateLimitMode
@@ -57,6 +57,7 @@ class RateLimitMiddleware:
         self.guard = Guard(prefix=self.limiter.prefix, **options)
         is_certain = self.limiter.on_outage == OnOutage.OPEN  # else there may be a refusal of another kind to answer
         self._gathers = self.guard.is_by_peer and self.limiter.decides_at_once and is_certain
+        self._gathering = Gathering(self._settle)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -67,10 +68,14 @@ class RateLimitMiddleware:
             return
         mode = self.guard.mode()
         if mode is _ON and self._gathers and not decisions.listeners:
-            passing = await gathered(self._settle, scope, send)
+            asked: Item = [scope, send, None, None]
+            await self._gathering.do(asked)
+            _, _, passing, error = asked
             if passing:
                 await self.app(scope, receive, passing)
                 return
+            if error is not None:
+                raise error
             if passing is False:
                 await send_refusal(self.guard.answers.refusal(results_in(scope)), scope, receive, send)
                 return
@@ -82,24 +87,33 @@ class RateLimitMiddleware:
         try:
             refusal, receive = await self._decide(scope, receive, rule, mode, held)
             if refusal is None:
-                await self.app(scope, receive, with_headers(send, scope, self.guard.answers))
+                await self.app(scope, receive, with_headers(send, results_in(scope), self.guard.answers))
             else:
                 await send_refusal(refusal, scope, receive, send)
         finally:
             for release in held:
                 await release()
 
-    def _settle(self, scope: Scope, send: Send) -> Send | Literal[False] | None:
-        """Decide a request of a kind that was decided before: return the send for one that passes, False for a refusal.
+    def _settle(self, asked: Item) -> None:
+        """Decide a request of a kind that was decided before: leave the send for one that passes, False for a refusal.
 
         None: it takes more to say.
         """
-        guard = self.guard
-        rule = guard.rule(scope.get("method", "GET"), asgi_path(scope))
-        checks = None if rule is None or rule.on_outage is not None else guard.known_checks((rule, asgi_peer(scope)))
+        scope, guard = asked[0], self.guard
+        path = asgi_path(scope) if scope.get("root_path") else scope["path"]
+        rule, client = guard.rules.found[scope.get("method", "GET"), path], scope.get("client")
+        if rule is None or rule.on_outage is not None:
+            return
+        checks = guard.known_checks((rule, client[0] if client else None))
         if checks is None:
-            return None
-        return settle(scope, self.limiter, checks, guard.answers) and with_headers(send, scope, guard.answers)
+            return
+        results = results_in(scope)
+        if settle(results, self.limiter, checks):
+            answers = guard.answers
+            made = answers.raw_of(results[0]) if len(results) == 1 else answers.raw(results)
+            asked[2] = with_headers(asked[1], results, answers, made)
+        else:
+            asked[2] = False
 
     async def _decide(
         self, scope: Scope, receive: Receive, rule: Rule, mode: RateLimitMode, held: list[Release]
@@ -116,8 +130,7 @@ class RateLimitMiddleware:
                 checks = guard.checks(request, rule)
             results = results_in(scope)
             if can_settle(limiter, mode) and not any(call.compiled.has_slots for _, call in checks):
-                passes = await gathered(settle, scope, limiter, checks, guard.answers)
-                return None if passes else guard.answers.refusal(results), receive
+                return None if settle(results, limiter, checks) else guard.answers.refusal(results), receive
             for check, call in checks:
                 if check.policy.has_slots:
                     result = await hold_slot(limiter, check, mode, held)

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ratekit import headers
@@ -20,7 +19,6 @@ from ratekit.results import RateLimitResult
 from ratekit.tracing import tag_over_limit
 
 _log = logging.getLogger("ratekit.front")
-_name_of = itemgetter(0)
 BodyFunction = Callable[[RateLimitResult], Any]
 
 
@@ -77,8 +75,9 @@ class Answers:
             raise ConfigurationError(f"headers {styles!r} is neither the name of a style nor several")
         given = [styles] if isinstance(styles, str) else list(styles)
         self._style = headers.combined([headers.check_style(style) for style in given])
-        self._raw = self._style.raw()
+        self.raw_of = self._style.raw()  # the header lines of one result on an answer that is no refusal, as ASGI has them
         self._raw_names = frozenset(name.lower().encode() for name in self._style.names)
+        self._raw_lengths = frozenset(map(len, self._raw_names))
         if body is not None and not callable(body):
             raise ConfigurationError(f"body {body!r} is not a callable of the result")
         self._body = body
@@ -102,16 +101,17 @@ class Answers:
         return _replaced(lines, added, frozenset(name for name, _ in added))
 
     def raw(self, results: Sequence[RateLimitResult]) -> list[RawLine]:
-        """Return the header lines of an answer that is no refusal, as ASGI has them."""
+        """Return those of several results: of the one that is told."""
         result = results[0] if len(results) == 1 else headers.told(results)
-        return [] if result is None else self._raw(result)
+        return [] if result is None else self.raw_of(result)
 
     def replaced(self, lines: Iterable[RawLine], added: list[RawLine]) -> list[RawLine]:
         """Return lines with those that were made for them in place of any of the same names."""
-        kept, names = [*lines], self._raw_names
-        if not added or names.isdisjoint(map(bytes.lower, map(_name_of, kept))):
-            return kept + added
-        return _replaced(kept, added, names)
+        kept, lengths, names = [*lines], self._raw_lengths, self._raw_names
+        for name, _ in kept:
+            if len(name) in lengths and name.lower() in names:
+                return _replaced(kept, added, names) if added else kept
+        return kept + added
 
     def refusal(self, results: Sequence[RateLimitResult]) -> Refusal:
         """Return the 429 for results of which at least one refuses."""

@@ -10,50 +10,54 @@ from __future__ import annotations
 import types
 from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Callable, Generator
-from typing import Any, TypeVar
+from typing import Any
 
-Made = TypeVar("Made")
-_UNDONE: Any = object()
-_asked: dict[AbstractEventLoop, list[list[Any]]] = {}  # what is not yet done, in each event loop
-
-
-@types.coroutine
-def gathered(work: Callable[..., Made], *arguments: Any) -> Generator[None, None, Made]:
-    """Do some work with that of others, in the context of any of them, and return what it has made.
-
-    It is not done for who is cancelled before. Where there is no event loop of asyncio, it is done at once.
-    """
-    try:
-        loop = get_running_loop()
-    except RuntimeError:
-        return work(*arguments)
-    mine: list[Any] = [work, arguments, _UNDONE, None]
-    if loop in _asked:
-        _asked[loop].append(mine)
-    else:
-        _asked[loop] = [mine]
-    try:
-        yield  # to all that is ready to run, and may ask too
-    except BaseException:
-        _withdraw(loop, mine)
-        raise
-    if mine[2] is _UNDONE:
-        _do(_asked.pop(loop, [mine]))
-    if mine[3] is not None:
-        raise mine[3]
-    made: Made = mine[2]
-    return made
+Item = list[Any]  # what the work is about, and where it leaves what came of it
+Asked = list[Item]
 
 
-def _withdraw(loop: AbstractEventLoop, mine: list[Any]) -> None:
-    if rest := [one for one in _asked.pop(loop, ()) if one is not mine]:
-        _asked[loop] = rest
+class Gathering:
+    """Does the work of one kind that is asked for in one turn of an event loop."""
 
+    def __init__(self, work: Callable[[Item], None]) -> None:
+        self._work = work
+        self._asked: dict[AbstractEventLoop, Asked] = {}  # what is not yet done, in each event loop
 
-def _do(asked: list[list[Any]]) -> None:
-    for one in asked:
-        one[2] = None
+    @types.coroutine
+    def do(self, item: Item) -> Generator[None, None, None]:
+        """Do the work on an item with that of others, in the context of any of them. An error is left as its last part.
+
+        It is not done for who is cancelled before anybody's turn. Where there is no event loop of asyncio, it is done at
+        once.
+        """
         try:
-            one[2] = one[0](*one[1])
-        except Exception as error:  # noqa: BLE001 - who has asked is told
-            one[3] = error
+            loop = get_running_loop()
+        except RuntimeError:
+            self._do([item])
+            return
+        asked = self._asked.get(loop)
+        if asked is None:
+            self._asked[loop] = asked = [item]
+        else:
+            asked.append(item)
+        try:
+            yield  # to all that is ready to run, and may ask too
+        except BaseException:
+            self._withdraw(loop, asked, item)
+            raise
+        if self._asked.get(loop) is asked:
+            del self._asked[loop]
+            self._do(asked)
+
+    def _withdraw(self, loop: AbstractEventLoop, asked: Asked, item: Item) -> None:
+        asked[:] = [one for one in asked if one is not item]
+        if not asked and self._asked.get(loop) is asked:
+            del self._asked[loop]
+
+    def _do(self, asked: Asked) -> None:
+        work = self._work
+        for item in asked:
+            try:
+                work(item)
+            except Exception as error:  # noqa: BLE001 - who has asked is told
+                item[-1] = error

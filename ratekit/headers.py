@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ratekit.caches import Cache
 from ratekit.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -46,21 +47,20 @@ def _raw(names: Iterable[bytes], values: Iterable[object]) -> list[RawLine]:
 
 
 def _raw_window(limit: bytes, remaining: bytes, reset: bytes) -> Callable[[RateLimitResult], list[RawLine]]:
-    limits: dict[int, RawLine] = {}  # there are few, and most answers have the same
+    limits, resets = _lines_of(limit), _lines_of(reset)  # there are few of them, and most answers have the same
 
     def raw(result: RateLimitResult) -> list[RawLine]:
         window = result.told_window()
         if window is None:
             return []
         most, left, ttl = window
-        limit_line = limits.get(most)
-        if limit_line is None:
-            if len(limits) >= _MOST_LINES:
-                limits.clear()
-            limits[most] = limit_line = (limit, b"%d" % most)
-        return [limit_line, (remaining, b"%d" % left), (reset, b"%d" % ttl)]
+        return [limits[most], (remaining, str(left).encode()), resets[ttl]]
 
     return raw
+
+
+def _lines_of(name: bytes) -> Cache[int, RawLine]:
+    return Cache(lambda number: (name, str(number).encode()), _MOST_LINES)
 
 
 def render(result: RateLimitResult, style: str = DEFAULT_STYLE) -> dict[str, str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
+from ratekit.caches import Cache
 from ratekit.errors import ConfigurationError
 from ratekit.limits import UNNAMED_POLICY, Limit, Policy
 from ratekit.outage import OnOutage, as_on_outage
@@ -15,7 +15,7 @@ from ratekit.outage import OnOutage, as_on_outage
 RuleLimits = Policy | Limit | str | Iterable[Limit | str]
 DEFAULT_ENDPOINT = "default"
 _PARAMETER = re.compile(r"\{([A-Za-z_]\w*)(:path)?\}")
-_LONGEST_CACHED = 200  # characters of a path
+_MOST_FOUND, _LONGEST_FOUND = 4096, 200  # paths, and characters of one: a cache of long ones is too large
 _METHOD = re.compile(r"([A-Z]+) +(/.*)")
 
 
@@ -57,7 +57,10 @@ class Rules:
         self._exact = {(_method_of(pattern), _path_of(pattern)): rule for pattern, rule in exact}
         self._patterns = [(_method_of(pattern), _compiled(pattern), rule) for pattern, rule in table if _is_pattern(pattern)]
         self._default = None if default is None else _rule(DEFAULT_ENDPOINT, default)
-        self._find = lru_cache(maxsize=4096)(self._look)
+        # The rule of a method and a path, None if it is not limited.
+        self.found: Cache[tuple[str, str], Rule | None] = Cache(
+            self._look, _MOST_FOUND, lambda key: len(key[1]) <= _LONGEST_FOUND
+        )
 
     @property
     def policies(self) -> list[Policy]:
@@ -67,10 +70,10 @@ class Rules:
 
     def find(self, method: str, path: str) -> Rule | None:
         """Return the rule of a path, None if it is not limited."""
-        find = self._find if len(path) <= _LONGEST_CACHED else self._look  # a cache of long paths is too large
-        return find(method, path)
+        return self.found[method, path]
 
-    def _look(self, method: str, path: str) -> Rule | None:
+    def _look(self, of: tuple[str, str]) -> Rule | None:
+        method, path = of
         rule = None if method == "OPTIONS" else self._match(method, path)
         return None if rule is None or rule.policy is None else rule
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from ratekit.events import decisions
@@ -18,13 +18,14 @@ Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 
 _RESULTS = "ratekit.results"
-_LINES = "ratekit.lines"  # the header lines of the results, if they are made already: by which answers, and of how many
 _STARTS = ("http.response.start", "websocket.http.response.start")
 
 
 def results_in(scope: Scope) -> list[RateLimitResult]:
-    """Return what every front has decided about a request so far."""
-    results: list[RateLimitResult] = scope.setdefault(_RESULTS, [])
+    """Return what every front has decided about a request so far: a list to append to."""
+    results: list[RateLimitResult] | None = scope.get(_RESULTS)
+    if results is None:
+        results = scope[_RESULTS] = []
     return results
 
 
@@ -33,35 +34,31 @@ def can_settle(limiter: AsyncRateLimiter, mode: RateLimitMode) -> bool:
     return mode is RateLimitMode.ON and limiter.decides_at_once and not decisions.listeners
 
 
-def settle(scope: Scope, limiter: AsyncRateLimiter, checks: Iterable[tuple[object, Call]], answers: Answers) -> bool:
-    """Decide a request by one call after the other; whether it passes. The headers of one that does are made here too."""
-    results: list[RateLimitResult] = scope.setdefault(_RESULTS, [])
-    decide = limiter.decide_now
+def settle(results: list[RateLimitResult], limiter: AsyncRateLimiter, checks: Iterable[tuple[object, Call]]) -> bool:
+    """Decide a request by one call after the other; whether it passes."""
     for _, call in checks:
-        result = decide(call)
+        result = limiter.decide_now(call)
         results.append(result)
         if not result.allowed:
             return False
-    scope[_LINES] = answers, len(results), answers.raw(results)
     return True
 
 
-def with_lines(lines: Iterable[RawLine], scope: Scope, answers: Answers, status: int = 200) -> list[RawLine]:
-    """Return the header lines of an answer with those of what was decided, in place of any of the same names."""
-    results: Sequence[RateLimitResult] = scope.get(_RESULTS, ())
-    made: tuple[Answers, int, list[RawLine]] | None = scope.get(_LINES)
-    if made is not None and made[0] is answers and made[1] == len(results):
-        return answers.replaced(lines, made[2])
-    return answers.written(lines, results, refused=status == 429)
+def with_headers(send: Send, results: list[RateLimitResult], answers: Answers, made: list[RawLine] | None = None) -> Send:
+    """Return a send that writes the headers of what was decided about the request, once, where the response starts.
 
-
-def with_headers(send: Send, scope: Scope, answers: Answers) -> Send:
-    """Return a send that writes the headers of what was decided about the request, once, where the response starts."""
+    made are the lines of the results so far, if somebody has made them; what is decided later needs others.
+    """
+    count = len(results)
 
     def send_with_headers(message: Message) -> Awaitable[None]:
         if message["type"] in _STARTS:
-            lines = with_lines(message.get("headers", ()), scope, answers, message["status"])
-            message = {**message, "headers": lines}
+            lines, status = message.get("headers", ()), message["status"]
+            if made is None or status == 429 or len(results) != count:
+                lines = answers.written(lines, results, refused=status == 429)
+            else:
+                lines = answers.replaced(lines, made)
+            message = {**message, "headers": lines}  # some applications send the same one again
         return send(message)
 
     return send_with_headers

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from ratekit import errors
 from ratekit.decisions import refund_of, tag_of
-from ratekit.front import cost_of, is_refused, refusal_of
+from ratekit.events import decisions
+from ratekit.front import is_refused, refusal_of
 from ratekit.limiter import AsyncRateLimiter
 from ratekit.modes import RateLimitMode
 from ratekit.protocol import Call, merge
 from ratekit.results import RateLimitResult
-from ratekit.scopes import can_settle, results_in, settle, with_lines
+from ratekit.scopes import Scope, results_in
 from ratekit_fastapi.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError, answer_in
 from ratekit_fastapi.routes import effective_route, limiters_after
 from ratekit_fastapi.settings import SETTINGS, Settings, settings_of
@@ -24,7 +25,17 @@ if TYPE_CHECKING:
     from ratekit_fastapi.dependencies import RateLimiterDependency
 
 DECIDED = "ratekit.decided"  # in the scope: the limiters that have decided the request
-CHARGED = "ratekit.charged"  # in the scope: the keys that they have charged
+CHARGED = "ratekit.charged"  # in the scope: the calls by which they have charged it
+_ON, _OFF = RateLimitMode.ON, RateLimitMode.OFF
+
+
+class Shortcut(NamedTuple):
+    """What decides every request to a route by its only limiter, which asks nothing of them. Found once."""
+
+    route: Any
+    settings: Settings
+    store: AsyncRateLimiter
+    call: Call
 
 
 async def decide(limiter: RateLimiterDependency, connection: HTTPConnection, response: Response) -> None:
@@ -33,49 +44,47 @@ async def decide(limiter: RateLimiterDependency, connection: HTTPConnection, res
     Raises if it is refused.
     """
     scope, mode = connection.scope, limiter.current_mode()
-    if mode is RateLimitMode.OFF or limiter in scope.get(DECIDED, ()):
-        return
-    settings = settings_of(scope)
-    if SETTINGS in scope:
-        answer_in(scope)
-    store = settings.limiter(limiter.on_outage)
     try:
-        passes = None
-        if limiter.is_same_for_all and DECIDED not in scope and can_settle(store, mode):
-            passes = _settle(limiter, connection, response, settings, store)
-        if passes is None:
-            await _decide(limiter, connection, settings, store, mode)
-            write_headers(response, scope, settings)
-        elif not passes:
-            raise _exceeded(connection, settings)
+        if mode is _ON and limiter.shortcuts and not decisions.listeners and _settle(limiter, scope, response):
+            return
+        if mode is _OFF or limiter in scope.get(DECIDED, ()):
+            return
+        settings = settings_of(scope)
+        await _decide(limiter, connection, settings, mode)
+        write_headers(response, scope, settings)
     except errors.RatekitError as error:
-        raise_as_response(error, mode)
+        raise_as_response(error, mode, scope)
 
 
-def _settle(
-    limiter: RateLimiterDependency,
-    connection: HTTPConnection,
-    response: Response,
-    settings: Settings,
-    store: AsyncRateLimiter,
-) -> bool | None:
-    """Decide a request whose first limiter asks nothing of it, and write its headers; None: there are others to ask."""
-    scope = connection.scope
-    if limiters_after(effective_route(scope), limiter):
-        return None
-    call = limiter.call(connection, settings, cost_of(limiter.cost, connection))
-    if call is None:
-        return None
-    scope[DECIDED] = [limiter]
-    if not settle(scope, store, ((limiter, call),), settings.answers):
+def _settle(limiter: RateLimiterDependency, scope: Scope, response: Response) -> bool:
+    """Decide a request that needs no more than its route's shortcut, and write its headers; whether that was all of it."""
+    route = effective_route(scope) if "fastapi" in scope else scope.get("route")
+    short = limiter.shortcuts.get(id(route))
+    if short is None or DECIDED in scope or "app_root_path" in scope:  # the same route can be mounted in several places
         return False
-    scope[CHARGED] = set(call.keys)
-    write_headers(response, scope, settings)
+    known_route, settings, store, call = short
+    if known_route is not route or settings is not settings_of(scope):
+        return False
+    scope[DECIDED] = [limiter]
+    result = store.decide_now(call)
+    results = results_in(scope)
+    results.append(result)
+    if not result.allowed:
+        raise _exceeded(results, settings)
+    scope[CHARGED] = [call]
+    if SETTINGS not in scope:
+        lines = response.raw_headers
+        if lines or len(results) > 1:
+            lines[:] = settings.answers.written(lines, results)
+        else:
+            lines += settings.answers.raw_of(result)
     return True
 
 
-def raise_as_response(error: errors.RatekitError, mode: RateLimitMode) -> None:
+def raise_as_response(error: errors.RatekitError, mode: RateLimitMode, scope: Scope) -> None:
     """Raise what FastAPI turns into a response in place of one of the core's errors; log it where nothing is enforced."""
+    if SETTINGS in scope:
+        answer_in(scope)
     refusal = None if isinstance(error, RateLimitExceeded) else refusal_of(error, mode)
     if isinstance(error, RateLimitExceeded):
         raise error
@@ -85,10 +94,11 @@ def raise_as_response(error: errors.RatekitError, mode: RateLimitMode) -> None:
         raise RateLimitUnavailable(refusal, error) from None
 
 
-def write_headers(response: Response, scope: MutableMapping[str, Any], settings: Settings) -> None:
+def write_headers(response: Response, scope: Scope, settings: Settings) -> None:
     """Write the headers so far on the response that FastAPI has injected, where no middleware of ours will do it."""
     if SETTINGS not in scope:
-        response.raw_headers[:] = with_lines(response.raw_headers, scope, settings.answers)
+        lines = response.raw_headers
+        lines[:] = settings.answers.written(lines, results_in(scope))
 
 
 async def run(
@@ -115,48 +125,40 @@ def _note(
     results = results_in(connection.scope)
     results.append(result)
     if not result.allowed and is_refused(mode, limiter.endpoint_for(connection), result):
-        raise _exceeded(connection, settings)
+        raise _exceeded(results, settings)
 
 
-def _exceeded(connection: HTTPConnection, settings: Settings) -> RateLimitExceeded:
-    results = results_in(connection.scope)
+def _exceeded(results: Sequence[RateLimitResult], settings: Settings) -> RateLimitExceeded:
     return RateLimitExceeded(settings.answers.refusal(results), results[-1])
 
 
 async def _decide(
-    limiter: RateLimiterDependency,
-    connection: HTTPConnection,
-    settings: Settings,
-    store: AsyncRateLimiter,
-    mode: RateLimitMode,
+    limiter: RateLimiterDependency, connection: HTTPConnection, settings: Settings, mode: RateLimitMode
 ) -> None:
     """Decide a request so that its counters are charged once by it.
 
     What another limiter, which differs in mode or on_outage, has charged to them is given back first: then this one, which
     may be the stricter, decides as if it were alone.
     """
-    scope = connection.scope
+    scope, store = connection.scope, settings.limiter(limiter.on_outage)
     decided: list[Any] = scope.setdefault(DECIDED, [])
     decided.append(limiter)
     call = await _call(limiter, connection, settings)
     if call is None:
         limiter.note_pass(connection)
         return
-    others = _others(limiter, connection)
-    if others:
-        call = await _with_others(call, others, limiter, connection, settings, decided)
-    charged: set[bytes] = scope.setdefault(CHARGED, set())
-    if charged and charged.issuperset(call.keys):
+    route = effective_route(scope)
+    if after := limiters_after(route, limiter):
+        call = await _with_others(call, _not_overridden(after, scope), limiter, connection, settings, decided)
+    elif limiter.is_same_for_all and store.decides_at_once and not call.compiled.is_soft:
+        limiter.shorten(Shortcut(route, settings, store, call))
+    charged: list[Call] = scope.setdefault(CHARGED, [])
+    if charged and {key for other in charged for key in other.keys}.issuperset(call.keys):
         await store.decide(refund_of(call))
-    if can_settle(store, mode):
-        if not settle(scope, store, ((limiter, call),), settings.answers):
-            raise _exceeded(connection, settings)
-        charged.update(call.keys)
-        return
     result = await store.decide(call, mode)
     _note(limiter, connection, result, mode, settings)
     if result.allowed:
-        charged.update(call.keys)
+        charged.append(call)
 
 
 async def _with_others(
@@ -180,13 +182,10 @@ async def _with_others(
     return merge(calls)
 
 
-def _others(limiter: RateLimiterDependency, connection: HTTPConnection) -> Sequence[RateLimiterDependency]:
-    """Return the limiters that run right after one, but for those that a test has overridden."""
-    limiters = limiters_after(effective_route(connection.scope), limiter)
-    if not limiters:
-        return []
-    overridden = getattr(connection.scope.get("app"), "dependency_overrides", None) or {}
-    return [other for other in limiters if other not in overridden]
+def _not_overridden(limiters: Sequence[RateLimiterDependency], scope: Scope) -> Sequence[RateLimiterDependency]:
+    """Return limiters but for those that a test has overridden."""
+    overridden = getattr(scope.get("app"), "dependency_overrides", None) or {}
+    return [limiter for limiter in limiters if limiter not in overridden]
 
 
 async def _call(limiter: RateLimiterDependency, connection: HTTPConnection, settings: Settings) -> Call | None:

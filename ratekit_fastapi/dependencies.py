@@ -32,7 +32,7 @@ By = KeyFunction | Callable[[Any], str | None] | str
 anonymous_passes: Counter[str] = Counter()  # requests without a project that passed, by endpoint
 _log = logging.getLogger("ratekit_fastapi")
 _MOST_CALLS = 1024
-_DERIVED = ("_hash", "_key_function", "_calls", "current_mode")  # from what else makes a limiter what it is
+_DERIVED = ("_hash", "_key_function", "_calls", "current_mode", "shortcuts")  # from what else makes a limiter what it is
 _TAGGED = re.compile(r"[^{}]+\{[^{}]+\}[^{}]*").fullmatch
 
 
@@ -72,6 +72,7 @@ class RateLimiterDependency:
         own = (type(self).make_key, type(self).make_override_key)
         self._has_own_keys = own != (RateLimiterDependency.make_key, RateLimiterDependency.make_override_key)
         self.is_same_for_all = self._asks_nothing()
+        self.shortcuts: dict[int, decisions.Shortcut] = {}  # by the identity of their routes
 
     _uses_project = False
 
@@ -102,6 +103,12 @@ class RateLimiterDependency:
     def _asks_nothing(self) -> bool:
         """Whether every request to an endpoint is counted alike, whoever sends it, and no code but ours is asked."""
         return False
+
+    def shorten(self, shortcut: decisions.Shortcut) -> None:
+        """Decide the next requests to a route by a shortcut."""
+        if len(self.shortcuts) >= _MOST_CALLS:
+            self.shortcuts.clear()
+        self.shortcuts[id(shortcut.route)] = shortcut
 
     def call(self, request: HTTPConnection, settings: Settings, cost: int) -> Call | None:
         """Make the call that decides a request; None if it is not limited here."""

@@ -96,8 +96,8 @@ class HeadersMiddleware:
         """Pass a request on."""
         if scope["type"] in ("http", "websocket"):
             scope[SETTINGS] = self.settings
-            results_in(scope)  # made here, so that the copies of the scope which mounts make share it
-            send = with_headers(send, scope, self.settings.answers)
+            # The list is made here, so that the copies of the scope which mounts make share it.
+            send = with_headers(send, results_in(scope), self.settings.answers)
         await self.app(scope, receive, send)
 
 

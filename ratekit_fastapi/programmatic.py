@@ -49,7 +49,7 @@ async def apply_rate_limit(
             return None
         result = await run(limiter, request, call, mode, settings, redis_client)
     except RatekitError as error:
-        raise_as_response(error, mode)
+        raise_as_response(error, mode, request.scope)
     write_headers(response, request.scope, settings)
     return result
 

@@ -88,7 +88,7 @@ class Settings:
 
 def settings_of(scope: MutableMapping[str, Any]) -> Settings:
     """Return the settings for a request: of its application, of the one that it is mounted in, or the default ones."""
-    return scope.get(SETTINGS) or default_settings()
+    return scope.get(SETTINGS) or (_default[0] if _default else default_settings())
 
 
 _default: list[Settings] = []

@@ -73,6 +73,7 @@ LEVELS = {
     "ratekit.decisions": 3,
     "ratekit.guard": 3,
     "ratekit.gathering": 0,
+    "ratekit.caches": 0,
     "ratekit.scopes": 3,
     "ratekit.asgi": 3,
     "ratekit.wsgi": 3,

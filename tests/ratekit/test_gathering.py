@@ -7,20 +7,37 @@ import threading
 
 import pytest
 
-from ratekit import AsyncRateLimiter, RateLimitMode, events, gathering
+from ratekit import AsyncRateLimiter, RateLimitMode, events
 from ratekit.addresses import TrustedProxies
 from ratekit.asgi import RateLimitMiddleware
-from ratekit.gathering import gathered
+from ratekit.gathering import Gathering
 from ratekit.requests import AsgiRequest
 from ratekit.stores.memory import MemoryStore
 
 
+async def _ask(gathering, number):
+    item = [number, None, None]
+    await gathering.do(item)
+    return item[1:]
+
+
+def _doing(done):
+    """Return work that takes note of itself, and leaves ten times the number."""
+
+    def work(item):
+        done.append(f"does {item[0]}")
+        item[1] = item[0] * 10
+
+    return Gathering(work)
+
+
 async def test_work_of_one_turn_is_done_in_one_go_and_in_order():
     done = []
+    gathering = _doing(done)
 
     async def ask(number):
         done.append(f"asks {number}")
-        answer = await gathered(lambda: done.append(f"does {number}") or number * 10)
+        answer, _ = await _ask(gathering, number)
         done.append(f"has {answer}")
 
     await asyncio.gather(*(ask(number) for number in range(3)))
@@ -29,59 +46,63 @@ async def test_work_of_one_turn_is_done_in_one_go_and_in_order():
 
 
 async def test_error_is_told_to_who_has_asked_and_to_nobody_else():
-    answers = await asyncio.gather(*(gathered(lambda d: 6 // d, d) for d in (1, 0, 2)), return_exceptions=True)
-    assert answers[0] == 6
-    assert isinstance(answers[1], ZeroDivisionError)
-    assert answers[2] == 3
+    def divide(item):
+        item[1] = 6 // item[0]
+
+    gathering = Gathering(divide)
+    first, second, third = await asyncio.gather(*(_ask(gathering, divisor) for divisor in (1, 0, 2)))
+    assert (first, third) == ([6, None], [3, None])
+    assert isinstance(second[1], ZeroDivisionError)
 
 
 @pytest.mark.parametrize("cancelled", [0, 1, 2])
 async def test_who_is_cancelled_harms_no_neighbour(cancelled):
-    tasks = [asyncio.ensure_future(_ask(number)) for number in range(3)]
+    gathering = _doing([])
+    tasks = [asyncio.ensure_future(_ask(gathering, number)) for number in range(3)]
     await asyncio.sleep(0)
     tasks[cancelled].cancel()
     answers = await asyncio.gather(*tasks, return_exceptions=True)
     assert isinstance(answers.pop(cancelled), asyncio.CancelledError)
-    assert answers == [number for number in range(3) if number != cancelled]
-    assert await _ask(7) == 7
-
-
-async def _ask(number):
-    return await gathered(lambda: number)
+    assert answers == [[number * 10, None] for number in range(3) if number != cancelled]
+    assert await _ask(gathering, 7) == [70, None]
 
 
 async def test_work_is_not_done_for_who_is_cancelled_before():
     done = []
-    tasks = [asyncio.ensure_future(_note(done, number)) for number in range(3)]
+    gathering = _doing(done)
+    tasks = [asyncio.ensure_future(_ask(gathering, number)) for number in (1, 2, 2)]  # two ask for the same
     await asyncio.sleep(0)
     for task in tasks[:2]:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    assert done == [2]
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert done == ["does 2"]
+    assert answers[2] == [20, None]
 
 
 async def test_nothing_is_kept_of_what_all_have_given_up():
     done = []
-    task = asyncio.ensure_future(_note(done, 1))
+    gathering = _doing(done)
+    task = asyncio.ensure_future(_ask(gathering, 1))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert asyncio.get_running_loop() not in gathering._asked
-    await _note(done, 2)
-    assert done == [2]
-
-
-async def _note(done, number):
-    await gathered(done.append, number)
+    assert not gathering._asked
+    await _ask(gathering, 2)
+    assert done == ["does 2"]
 
 
 def test_event_loops_in_several_threads_do_their_own_work():
     threads: dict[int, set[int]] = {}
 
+    def note_thread(item):
+        item[1] = threading.get_ident()
+
+    gathering = Gathering(note_thread)
+
     async def many(name):
         for _ in range(200):
-            where = await asyncio.gather(*(gathered(threading.get_ident) for _ in range(5)))
-            threads.setdefault(name, set()).update(where)
+            answers = await asyncio.gather(*(_ask(gathering, 0) for _ in range(5)))
+            threads.setdefault(name, set()).update(thread for thread, _ in answers)
 
     workers = [threading.Thread(target=lambda name=name: asyncio.run(many(name))) for name in range(4)]
     for worker in workers:
@@ -91,13 +112,14 @@ def test_event_loops_in_several_threads_do_their_own_work():
     assert len(threads) == 4
     assert all(len(where) == 1 for where in threads.values())
     assert len(set().union(*threads.values())) == 4
+    assert not gathering._asked
 
 
 def test_work_is_done_at_once_without_an_event_loop_of_asyncio():
-    coroutine = _ask(5)
+    coroutine = _ask(_doing([]), 5)
     with pytest.raises(StopIteration) as end:
         coroutine.send(None)
-    assert end.value.value == 5
+    assert end.value.value == [50, None]
 
 
 async def _answers(middleware, count):
