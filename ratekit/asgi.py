@@ -8,14 +8,14 @@ from typing import Any
 
 from ratekit import fleet
 from ratekit.errors import RatekitError
-from ratekit.events import decisions
 from ratekit.front import Check, Refusal, is_refused, refusal_of
-from ratekit.gathering import Gathering, Item
+from ratekit.gathering import Item
 from ratekit.guard import Guard
 from ratekit.limiter import AsyncRateLimiter
 from ratekit.modes import RateLimitMode
 from ratekit.operations import DEADLINE
 from ratekit.outage import OnOutage
+from ratekit.passages import Passages
 from ratekit.requests import AsgiRequest, asgi_path, asgi_peer
 from ratekit.results import RateLimitResult
 from ratekit.rules import Rule
@@ -25,7 +25,7 @@ Receive = Callable[[], Awaitable[Message]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Release = Callable[[], Awaitable[Any]]
 
-_OFF, _ON = RateLimitMode.OFF, RateLimitMode.ON
+_OFF = RateLimitMode.OFF
 _LIMITED = ("http", "websocket")
 
 
@@ -55,9 +55,7 @@ class RateLimitMiddleware:
         if fleet_mode:
             fleet.follow(limiter if limiter is not None else store)
         self.guard = Guard(prefix=self.limiter.prefix, **options)
-        is_certain = self.limiter.on_outage == OnOutage.OPEN  # else there may be a refusal of another kind to answer
-        self._gathers = self.guard.is_by_peer and self.limiter.decides_at_once and is_certain
-        self._gathering = Gathering(self._settle)
+        self._passages = Passages(self.guard, self.limiter)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -67,18 +65,25 @@ class RateLimitMiddleware:
             await self.app(scope, receive, send)
             return
         mode = self.guard.mode()
-        if mode is _ON and self._gathers and not decisions.listeners:
-            asked: Item = [scope, send, None, None]
-            await self._gathering.do(asked)
-            _, _, passing, error = asked
+        passages = self._passages
+        if passages.may_decide(mode):
+            item: Item = [scope, send, None, None]
+            waiting = passages.begin(item)
+            if waiting is not None:
+                await waiting
+            _, _, passing, bug = item
             if passing:
                 await self.app(scope, receive, passing)
                 return
-            if error is not None:
-                raise error
+            if bug is not None:
+                raise bug
             if passing is False:
                 await send_refusal(self.guard.answers.refusal(results_in(scope)), scope, receive, send)
                 return
+        await self._limit(scope, receive, send, mode)
+
+    async def _limit(self, scope: Scope, receive: Receive, send: Send, mode: RateLimitMode) -> None:
+        """Pass a request on, or refuse it, whatever it takes to tell."""
         rule = None if mode is _OFF else self.guard.rule(scope.get("method", "GET"), asgi_path(scope))
         if rule is None:
             await self.app(scope, receive, send)
@@ -93,27 +98,6 @@ class RateLimitMiddleware:
         finally:
             for release in held:
                 await release()
-
-    def _settle(self, asked: Item) -> None:
-        """Decide a request of a kind that was decided before: leave the send for one that passes, False for a refusal.
-
-        None: it takes more to say.
-        """
-        scope, guard = asked[0], self.guard
-        path = asgi_path(scope) if scope.get("root_path") else scope["path"]
-        rule, client = guard.rules.found[scope.get("method", "GET"), path], scope.get("client")
-        if rule is None or rule.on_outage is not None:
-            return
-        checks = guard.known_checks((rule, client[0] if client else None))
-        if checks is None:
-            return
-        results = results_in(scope)
-        if settle(results, self.limiter, checks):
-            answers = guard.answers
-            made = answers.raw_of(results[0]) if len(results) == 1 else answers.raw(results)
-            asked[2] = with_headers(asked[1], results, answers, made)
-        else:
-            asked[2] = False
 
     async def _decide(
         self, scope: Scope, receive: Receive, rule: Rule, mode: RateLimitMode, held: list[Release]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import cached_property
 from time import perf_counter
@@ -17,7 +17,7 @@ from ratekit.events import decisions, tell_decision
 from ratekit.limits import Limit, Policy
 from ratekit.modes import RateLimitMode
 from ratekit.operations import Operations
-from ratekit.outage import StoreOutage
+from ratekit.outage import Outage, StoreOutage
 from ratekit.protocol import Call, decode
 from ratekit.results import RateLimitResult
 
@@ -163,9 +163,14 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult]]):
         return result
 
     @cached_property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to a decision but the store's word, and who listens."""
+        return not self._learns and type(self).decide is AsyncRateLimiter.decide
+
+    @cached_property
     def decides_at_once(self) -> bool:
         """Whether decide_now may stand for decide: the store is in this process, and there is nothing else to it."""
-        return self._store.is_local is True and not self._learns and type(self).decide is AsyncRateLimiter.decide
+        return self._store.is_local is True and self.is_plain
 
     def decide_now(self, call: Call) -> RateLimitResult:
         """Do what decide does, with nothing to await and nobody told, where the limiter decides_at_once."""
@@ -173,6 +178,20 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult]]):
             return decode(call, self._store.run(call))
         except StoreOutage as error:
             return self._without_store(call, error.outage, RateLimitMode.ON, 0.0)
+
+    def submit(self, call: Call, finish: Callable[[Sequence[int] | StoreOutage], None]) -> Awaitable[None] | None:
+        """Begin what decide does, with no coroutine of its own and nobody told, where the limiter is_plain.
+
+        finish gets the figures, or the outage, for which missed has a result. Raises StoreOutage if there is one already.
+        None: that is not all there is to it, and decide has to.
+        """
+        submit = getattr(self._store, "submit", None)
+        return None if submit is None else submit(call, finish)
+
+    def missed(self, call: Call, outage: Outage) -> RateLimitResult:
+        """Answer a call that was submitted, and that the store could not decide."""
+        self._store.doubt(outage)
+        return self._without_store(call, outage, RateLimitMode.ON, 0.0)
 
 
 async def _to_its_end(work: Coroutine[Any, Any, RateLimitResult]) -> None:

@@ -75,6 +75,7 @@ LEVELS = {
     "ratekit.gathering": 0,
     "ratekit.caches": 0,
     "ratekit.scopes": 3,
+    "ratekit.passages": 3,
     "ratekit.asgi": 3,
     "ratekit.wsgi": 3,
     "ratekit.testing": 3,

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from ratekit.outage import Outage, StoreOutage
+from ratekit.outage import Outage, StoreOutage, outage_in
 from ratekit.protocol import Call
-from ratekit.stores.asking import Ask, ClientErrors, Conversation, figures_in
+from ratekit.stores.asking import Ask, ClientErrors, Conversation
 
-Answer = asyncio.Future[Sequence[int]]
-Waiting = tuple[Call, Answer]
+Answer = asyncio.Future[Any]  # of the figures, or of what a finish makes of them
+Finish = Callable[[Sequence[int] | StoreOutage], Any]
+
+
+class Waiting(NamedTuple):
+    """Somebody who waits for a call.
+
+    A finish makes the answer of the figures, or of why there are none, where they arrive: one after the other for all of a
+    batch, which is faster than by each when its turn comes, with other work in between.
+    """
+
+    call: Call
+    answer: Answer
+    finish: Finish | None = None
 
 
 class Batch:
     """One conversation with a server, for some who wait. Who does not wait any more is left out."""
 
-    __slots__ = ("_answers", "_conversation", "_errors", "ask")
+    __slots__ = ("_conversation", "_errors", "_waiting", "ask")
 
-    def __init__(self, conversation: Conversation, answers: Sequence[Answer], errors: ClientErrors) -> None:
+    def __init__(self, conversation: Conversation, waiting: Sequence[Waiting], errors: ClientErrors) -> None:
         self._conversation = conversation
-        self._answers = answers
+        self._waiting = waiting
         self._errors = errors
         self.ask: Ask = next(conversation)
 
@@ -30,13 +42,13 @@ class Batch:
         try:
             self.ask = self._conversation.send(replies)
         except StopIteration as end:
-            for answer, figures in zip(self._answers, end.value, strict=True):
+            for (_, answer, finish), figures in zip(self._waiting, end.value, strict=True):
                 if not answer.done():
-                    _resolve(answer, figures)
+                    _resolve(answer, figures, finish)
         except StoreOutage as error:
             self.fail(error.outage)
         except self._errors.every as bug:
-            for answer in self._answers:
+            for _, answer, _ in self._waiting:
                 if not answer.done():
                     answer.set_exception(bug)
         else:
@@ -45,21 +57,26 @@ class Batch:
 
     def fail(self, outage: Outage) -> None:
         """Tell all who wait that there will be no answer."""
-        for answer in self._answers:
-            fail(answer, outage)
+        for waiting in self._waiting:
+            fail(waiting, outage)
 
 
-def fail(answer: Answer, outage: Outage) -> None:
+def fail(waiting: Waiting, outage: Outage) -> None:
     """Tell one who waits that there will be no answer."""
+    _, answer, finish = waiting
     if not answer.done():
-        answer.set_exception(StoreOutage(outage))
+        _resolve(answer, StoreOutage(outage), finish)
 
 
-def _resolve(answer: Answer, figures: Sequence[int] | str) -> None:
+def _resolve(answer: Answer, figures: Sequence[int] | str | StoreOutage, finish: Finish | None) -> None:
     if isinstance(figures, str):
-        try:
-            figures_in(figures)
-        except StoreOutage as error:
-            answer.set_exception(error)
-    else:
-        answer.set_result(figures)
+        figures = outage_in(figures)
+    try:
+        if finish is not None:
+            answer.set_result(finish(figures))
+        elif isinstance(figures, StoreOutage):
+            answer.set_exception(figures)
+        else:
+            answer.set_result(figures)
+    except Exception as error:  # noqa: BLE001 - who waits is told of a finish that fails, and nobody else
+        answer.set_exception(error)

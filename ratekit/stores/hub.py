@@ -10,7 +10,7 @@ from ratekit.breaker import Health
 from ratekit.outage import Outage, StoreOutage
 from ratekit.protocol import Call
 from ratekit.stores.asking import ClientErrors, Command, deciding
-from ratekit.stores.batch import Answer, Batch, Waiting
+from ratekit.stores.batch import Answer, Batch, Finish, Waiting
 from ratekit.stores.cluster import SLOTS, SlotMap, slot_of
 from ratekit.stores.line import Line
 from ratekit.stores.locations import Address, sentinels_of
@@ -53,14 +53,15 @@ class Hub:
         """Whether it is known which server decides which call."""
         return self._slots is None or not self._slots.is_empty
 
-    def submit(self, call: Call) -> Answer:
+    def submit(self, call: Call, finish: Finish | None = None) -> Answer:
         """Let the server of a call decide it."""
-        return self._line(None if self._slots is None else self._slots.address_of([call])).submit(call)
+        return self._line(None if self._slots is None else self._slots.address_of([call])).submit(call, finish)
 
     async def submit_when_ready(self, call: Call) -> Sequence[int]:
         """Find out first where the slots are."""
         await self._look()
-        return await self.submit(call)
+        figures: Sequence[int] = await self.submit(call)
+        return figures
 
     def health(self) -> list[Health]:
         """Return what is known of each server."""
@@ -122,11 +123,10 @@ class Hub:
         if not self._by_slot:
             groups[0] = list(waiting)
         else:
-            for call, answer in waiting:
-                groups.setdefault(slot_of(call), []).append((call, answer))
+            for one in waiting:
+                groups.setdefault(slot_of(one.call), []).append(one)
         for group in groups.values():
-            calls, answers = [call for call, _ in group], [answer for _, answer in group]
-            yield Batch(deciding(calls, errors, self._slots), answers, errors)
+            yield Batch(deciding([call for call, _, _ in group], errors, self._slots), group, errors)
 
     def _look_soon(self, slots: SlotMap) -> None:
         if slots.is_due():

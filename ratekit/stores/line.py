@@ -15,12 +15,13 @@ from ratekit.breaker import Breaker, probe_pauses
 from ratekit.outage import Outage, StoreOutage
 from ratekit.protocol import Call
 from ratekit.stores.asking import outage_of
-from ratekit.stores.batch import Answer, Batch, Waiting, fail
+from ratekit.stores.batch import Answer, Batch, Finish, Waiting, fail
 from ratekit.stores.patience import Patience, Watch
 from ratekit.stores.wires import Wire
 
 MOST_KEYS = 64  # of one flight: while Redis decides it, in a fraction of a millisecond, the next one fills up
 _CLOSED = Outage("closed", "the limiter was closed")
+_new = tuple.__new__  # what the constructor of a named tuple does, without its detour
 
 
 class Line:
@@ -51,14 +52,14 @@ class Line:
         self._idle: asyncio.Future[None] | None = None  # for who waits for the end of what is under way
         self._probe: asyncio.TimerHandle | None = None
 
-    def submit(self, call: Call) -> Answer:
+    def submit(self, call: Call, finish: Finish | None = None) -> Answer:
         """Let the server decide a call. The answer may raise StoreOutage."""
         if self.breaker.outage is not None:
             self.breaker.check()
         if call.slot is not None:
             call.slot.encode()  # the only free text in it: what cannot be sent fails here, and alone
         answer: Answer = self._loop.create_future()
-        self._waiting.append((call, answer))
+        self._waiting.append(_new(Waiting, (call, answer, finish)))
         self._keys += len(call.keys)
         if not self._flights or self._keys >= MOST_KEYS:
             self._depart()
@@ -108,11 +109,12 @@ class Line:
         flight: list[Waiting] = []
         keys = 0
         while self._waiting and keys < MOST_KEYS:
-            call, answer = self._waiting.popleft()
-            self._keys -= len(call.keys)
-            if not answer.done():  # who was cancelled before it was sent is not charged
-                flight.append((call, answer))
-                keys += len(call.keys)
+            waiting = self._waiting.popleft()
+            size = len(waiting[0].keys)
+            self._keys -= size
+            if not waiting[1].done():  # who was cancelled before it was sent is not charged
+                flight.append(waiting)
+                keys += size
         return list(self._batches(flight)) if flight else []
 
     def _landed(self, replies: Sequence[Any] | Exception) -> None:
@@ -166,7 +168,7 @@ class Line:
             batch.fail(outage)
         self._again, self._keys = [], 0
         while self._waiting:
-            fail(self._waiting.popleft()[1], outage)
+            fail(self._waiting.popleft(), outage)
 
     def _outage(self, error: Exception) -> Outage:
         if isinstance(error, StoreOutage):

@@ -10,8 +10,9 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from ratekit.breaker import Breaker, Health
-from ratekit.outage import StoreOutage
+from ratekit.outage import Outage, StoreOutage
 from ratekit.protocol import Call
+from ratekit.stores.batch import Answer, Finish
 from ratekit.stores.cluster import SlotMap
 from ratekit.stores.hub import Hub
 from ratekit.stores.locations import Driver, Location, parse
@@ -96,6 +97,21 @@ class AsyncRedisStore:
         except StoreOutage as error:
             hub.doubt(error.outage)
             raise
+
+    def submit(self, call: Call, finish: Finish) -> Answer | None:
+        """Begin to decide one call, with no coroutine of its own; None if that takes more, and run has to.
+
+        The answer is what finish makes of the figures, or of an outage, which doubt is to be told of. Raises StoreOutage if
+        there is one already.
+        """
+        entry = self._hubs.get(asyncio.get_running_loop())
+        return entry[0].submit(call, finish) if entry is not None and entry[0].is_ready else None
+
+    def doubt(self, outage: Outage) -> None:
+        """Take note of an outage on the running event loop: a server may have a successor."""
+        entry = self._hubs.get(asyncio.get_running_loop())
+        if entry is not None:
+            entry[0].doubt(outage)
 
     async def run_many(self, calls: Sequence[Call]) -> list[Sequence[int] | str]:
         """Decide some calls together: for each its figures, or the server's error. Raises StoreOutage if none is decided."""

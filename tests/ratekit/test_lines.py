@@ -57,8 +57,7 @@ class FakeWire:
 
 def line_of(wire, most_flights=3, deadline=60):
     def batches(waiting):
-        calls, answers = zip(*waiting, strict=True)
-        yield Batch(deciding(calls, wire.errors), answers, wire.errors)
+        yield Batch(deciding([one.call for one in waiting], wire.errors), waiting, wire.errors)
 
     return Line(wire, deadline, "fake", batches, most_flights)
 
