@@ -7,12 +7,7 @@ import threading
 
 import pytest
 
-from ratekit import AsyncRateLimiter, RateLimitMode, events
-from ratekit.addresses import TrustedProxies
-from ratekit.asgi import RateLimitMiddleware
 from ratekit.gathering import Gathering
-from ratekit.requests import AsgiRequest
-from ratekit.stores.memory import MemoryStore
 
 
 async def _ask(gathering, number):
@@ -120,86 +115,3 @@ def test_work_is_done_at_once_without_an_event_loop_of_asyncio():
     with pytest.raises(StopIteration) as end:
         coroutine.send(None)
     assert end.value.value == [50, None]
-
-
-async def _answers(middleware, count):
-    """Send some requests at once; return the status of each, with what is told to remain."""
-
-    async def one():
-        sent = []
-
-        async def send(message):
-            sent.append(message)
-
-        scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("203.0.113.9", 1)}
-        await middleware(scope, _receive, send)
-        (remaining,) = [value for name, value in sent[0]["headers"] if name.lower() == b"ratelimit-remaining"]
-        return sent[0]["status"], int(remaining)
-
-    return await asyncio.gather(*(one() for _ in range(count)))
-
-
-async def _receive():
-    return {"type": "http.request"}
-
-
-async def _app(scope, receive, send):
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"rateLIMIT-Remaining", b"1")]})
-    await send({"type": "http.response.body", "body": b""})
-
-
-@pytest.mark.parametrize("listening", [False, True])
-async def test_requests_at_once_are_admitted_exactly_and_told_their_own_figures(listening):
-    heard = []
-    remove = events.decisions.add(heard.append) if listening else lambda: None
-    try:
-        middleware = RateLimitMiddleware(_app, store=MemoryStore(), default="20/min")
-        first = await _answers(middleware, 1)  # from here on it is known what there is to check
-        rest = await _answers(middleware, 30)
-    finally:
-        remove()
-    assert first == [(200, 19)]
-    assert rest == [(200, left) for left in range(18, -1, -1)] + [(429, 0)] * 11
-    assert len(heard) == (31 if listening else 0)
-
-
-async def test_refused_request_is_counted_once():
-    middleware = RateLimitMiddleware(_app, store=MemoryStore(), default=["1/min", "100/h shadow"])
-    await _answers(middleware, 1)
-    await _answers(middleware, 4)
-    (check, _), *_ = middleware.guard.checks(_request(), middleware.guard.rule("GET", "/"))
-    alone = AsyncRateLimiter(MemoryStore())
-    for _ in range(5):
-        await alone.check(check.policy, check.subject, endpoint=check.endpoint)
-    peeked = [
-        await limiter.peek(check.policy, check.subject, endpoint=check.endpoint) for limiter in (middleware.limiter, alone)
-    ]
-    assert [tier.used for tier in peeked[0].tiers] == [tier.used for tier in peeked[1].tiers]
-
-
-def _request():
-    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("203.0.113.9", 1)}
-    return AsgiRequest(scope, TrustedProxies())
-
-
-async def test_monitor_mode_lets_pass_and_keeps_counting():
-    middleware = RateLimitMiddleware(_app, store=MemoryStore(), default="2/min", mode=RateLimitMode.MONITOR)
-    assert [status for status, _ in await _answers(middleware, 5)] == [200] * 5
-
-
-async def test_rule_that_is_closed_answers_503_where_a_key_holds_something_else():
-    store = MemoryStore()
-    middleware = RateLimitMiddleware(_app, store=store, default="5/min", on_outage="closed")
-    await _answers(middleware, 1)
-    (_, call), *_ = middleware.guard.checks(_request(), middleware.guard.rule("GET", "/"))
-    for key in call.state_keys:
-        store.execute("DEL", key)
-        store.execute("ZADD", key, 1, "x")
-    sent = []
-
-    async def send(message):
-        sent.append(message)
-
-    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("203.0.113.9", 1)}
-    await middleware(scope, _receive, send)
-    assert sent[0]["status"] == 503

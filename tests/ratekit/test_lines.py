@@ -154,3 +154,49 @@ async def test_wrong_server_is_left_when_what_is_under_way_has_landed_however_mu
     while wire.sent:
         wire.answer()
     assert all(answer.result() == ADMITTED for answer in answers)
+
+
+async def test_finish_makes_the_answer_where_it_lands_and_in_order():
+    wire, made = FakeWire(), []
+    line = line_of(wire)
+    answers = [
+        line.submit(encode(POLICY, f"u{number}"), lambda _, number=number: made.append(number)) for number in range(5)
+    ]
+    while wire.sent:
+        wire.answer()
+    assert made == list(range(5))  # and nobody has awaited anything
+    assert [answer.result() for answer in answers] == [None] * 5
+
+
+async def test_finish_is_told_of_an_outage():
+    wire, told = FakeWire(), []
+    line = line_of(wire)
+    answers = [line.submit(encode(POLICY, f"u{number}"), told.append) for number in range(1 + FULL)]
+    wire.fail()
+    assert [outage.outage.reason for outage in told] == ["connection"] * (1 + FULL)
+    assert all(answer.result() is None for answer in answers)
+
+
+async def test_finish_that_fails_harms_no_neighbour():
+    wire = FakeWire()
+    line = line_of(wire)
+
+    def divide(figures):
+        return figures[0] // 0
+
+    first, failing, last = (line.submit(encode(POLICY, "u"), finish) for finish in (None, divide, len))
+    while wire.sent:
+        wire.answer()
+    assert first.result() == ADMITTED
+    assert isinstance(failing.exception(), ZeroDivisionError)
+    assert last.result() == len(ADMITTED)
+
+
+async def test_finish_is_not_called_for_who_does_not_wait_any_more():
+    wire, made = FakeWire(), []
+    line = line_of(wire)
+    answers = [line.submit(encode(POLICY, f"u{number}"), made.append) for number in range(3)]
+    answers[0].cancel()
+    while wire.sent:
+        wire.answer()
+    assert made == [ADMITTED, ADMITTED]

@@ -1,0 +1,227 @@
+"""Requests of a kind that was decided before: the short way decides what the long one would, for each its own."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ratekit import AsyncRateLimiter, RateLimitMode, events
+from ratekit.addresses import TrustedProxies
+from ratekit.asgi import RateLimitMiddleware
+from ratekit.requests import AsgiRequest
+from ratekit.stores.memory import MemoryStore
+from support.servers import start_server, stop_server, wheel_server
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def store(request):
+    """A store in this process, and one in a server."""
+    if request.param == "memory":
+        yield MemoryStore()
+        return
+    limiter = AsyncRateLimiter(f"{request.getfixturevalue('redis_server').url}?socket_timeout=2")
+    yield limiter.store
+    await limiter.aclose()
+
+
+SCOPE = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("203.0.113.9", 1)}
+
+
+async def _receive():
+    return {"type": "http.request"}
+
+
+async def _app(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"rateLIMIT-Remaining", b"1")]})
+    await send({"type": "http.response.body", "body": b""})
+
+
+async def _one(middleware, **scope):
+    """Send a request; return the status, with what is told to remain, None if nothing is."""
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    await middleware({**SCOPE, **scope}, _receive, send)
+    remaining = [int(value) for name, value in sent[0]["headers"] if name == b"ratelimit-remaining"]
+    return sent[0]["status"], *(remaining or [None])
+
+
+async def _answers(middleware, count):
+    return await asyncio.gather(*(_one(middleware) for _ in range(count)))
+
+
+def _checks(middleware):
+    request = AsgiRequest(dict(SCOPE), TrustedProxies())
+    return middleware.guard.checks(request, middleware.guard.rule("GET", "/"))
+
+
+@pytest.mark.parametrize("listening", [False, True])
+async def test_requests_at_once_are_admitted_exactly_and_told_their_own_figures(store, listening):
+    heard = []
+    remove = events.decisions.add(heard.append) if listening else lambda: None
+    try:
+        middleware = RateLimitMiddleware(_app, store=store, default="20/min")
+        first = await _answers(middleware, 1)  # from here on it is known what there is to check
+        rest = await _answers(middleware, 30)
+    finally:
+        remove()
+    assert first == [(200, 19)]
+    assert rest == [(200, left) for left in range(18, -1, -1)] + [(429, 0)] * 11
+    assert len(heard) == (31 if listening else 0)
+
+
+async def test_known_request_is_decided_on_the_short_way(store, monkeypatch):
+    middleware = RateLimitMiddleware(_app, store=store, default="20/min")
+    assert await _answers(middleware, 1) == [(200, 19)]
+    monkeypatch.delattr(RateLimitMiddleware, "_limit")
+    assert await _answers(middleware, 2) == [(200, 18), (200, 17)]
+
+
+async def test_several_limits_are_decided_and_told_as_one(store):
+    middleware = RateLimitMiddleware(_app, store=store, default=["5/min", "3/h"])
+    assert await _answers(middleware, 1) + await _answers(middleware, 4) == [
+        (200, 2),
+        (200, 1),
+        (200, 0),
+        (429, 0),
+        (429, 0),
+    ]
+
+
+async def test_limit_by_address_is_decided_first_and_the_strictest_is_told(store):
+    middleware = RateLimitMiddleware(_app, store=store, default="9/min", address_limit="2/min")
+    assert await _answers(middleware, 1) + await _answers(middleware, 3) == [(200, 1), (200, 0), (429, 0), (429, 0)]
+    peeked = [await middleware.limiter.peek(c.policy, c.subject, endpoint=c.endpoint) for c, _ in _checks(middleware)]
+    assert [result.request_count for result in peeked] == [2, 2]  # what the address may not do spends nothing else
+
+
+async def test_fronts_one_inside_the_other_tell_of_the_strictest(store):
+    inner = RateLimitMiddleware(_app, store=store, default="3/min", rules={"/": "4/min"})
+    outer = RateLimitMiddleware(inner, store=store, default="9/min")
+    assert [await _one(outer) for _ in range(5)] == [(200, 3), (200, 2), (200, 1), (200, 0), (429, 0)]
+
+
+async def test_request_that_is_not_limited_passes_untouched(store):
+    middleware = RateLimitMiddleware(_app, store=store, default="1/min", exempt=["/health"])
+    await _answers(middleware, 2)
+    assert await _one(middleware, path="/health") == (200, None)
+    assert await _one(middleware, method="OPTIONS") == (200, None)
+
+
+async def test_requests_of_one_turn_keep_to_their_peers_and_paths(store):
+    middleware = RateLimitMiddleware(_app, store=store, default="9/min", rules={"/a": "2/min", "/b/{id}": "3/min"})
+    asked = [(path, peer) for path in ("/a", "/b/1", "/b/2", "/c") for peer in ("192.0.2.1", "192.0.2.2")]
+    rounds = [
+        await asyncio.gather(*(_one(middleware, path=path, client=(peer, 1)) for path, peer in asked)) for _ in range(2)
+    ]
+    assert rounds[0] == [(200, left) for left in (1, 1, 2, 2, 1, 1, 8, 8)]
+    assert rounds[1] == [(200, 0), (200, 0), (200, 0), (200, 0), (429, 0), (429, 0), (200, 7), (200, 7)]
+
+
+async def test_refused_request_is_counted_once(store):
+    middleware = RateLimitMiddleware(_app, store=store, default=["1/min", "100/h shadow"])
+    await _answers(middleware, 1)
+    await _answers(middleware, 4)
+    (check, _), *_ = _checks(middleware)
+    alone = AsyncRateLimiter(MemoryStore())
+    for _ in range(5):
+        await alone.check(check.policy, check.subject, endpoint=check.endpoint)
+    peeked = [
+        await limiter.peek(check.policy, check.subject, endpoint=check.endpoint) for limiter in (middleware.limiter, alone)
+    ]
+    assert [tier.used for tier in peeked[0].tiers] == [tier.used for tier in peeked[1].tiers]
+
+
+async def test_cancelled_requests_harm_no_neighbour(store):
+    middleware = RateLimitMiddleware(_app, store=store, default="20/min")
+    await _answers(middleware, 1)
+    tasks = [asyncio.ensure_future(_one(middleware)) for _ in range(12)]
+    await asyncio.sleep(0)
+    for task in tasks[::3]:
+        task.cancel()
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [isinstance(answer, asyncio.CancelledError) for answer in answers] == [True, False, False] * 4
+    told = [remaining for status, remaining in (answer for answer in answers if isinstance(answer, tuple))]
+    assert told == sorted(set(told), reverse=True)  # each its own, in order
+    ((check, _),) = _checks(middleware)
+    used = (await middleware.limiter.peek(check.policy, check.subject, endpoint=check.endpoint)).request_count
+    assert 9 <= used <= 13
+
+
+async def test_monitor_mode_lets_pass_and_keeps_counting(store):
+    middleware = RateLimitMiddleware(_app, store=store, default="2/min", mode=RateLimitMode.MONITOR)
+    assert [status for status, _ in await _answers(middleware, 5)] == [200] * 5
+
+
+async def test_mode_is_read_for_every_request(store, monkeypatch):
+    middleware = RateLimitMiddleware(_app, store=store, default="2/min")
+    assert await _answers(middleware, 3) == [(200, 1), (200, 0), (429, 0)]
+    monkeypatch.setenv("RATE_LIMIT_MODE", "monitor")
+    assert await _one(middleware) == (200, 0)
+    monkeypatch.setenv("RATE_LIMIT_MODE", "off")
+    assert await _one(middleware) == (200, None)
+    monkeypatch.setenv("RATE_LIMIT_MODE", "on")
+    assert await _one(middleware) == (429, 0)
+
+
+async def _spoil(middleware):
+    """Put something else where the state is."""
+    ((_, call),) = _checks(middleware)
+    store = middleware.limiter.store
+    (key,) = call.state_keys
+    if isinstance(store, MemoryStore):
+        store.execute("DEL", key)
+        store.execute("ZADD", key, 1, "x")
+    else:
+        client = await store.client()
+        await client.delete(key)
+        await client.zadd(key, {"x": 1})
+
+
+@pytest.mark.parametrize(("on_outage", "answer"), [("open", (200, None)), ("closed", (503, None))])
+async def test_key_that_holds_something_else_follows_on_outage(store, on_outage, answer):
+    middleware = RateLimitMiddleware(_app, store=store, default="5/min", on_outage=on_outage)
+    await _answers(middleware, 1)
+    await _spoil(middleware)
+    assert await _answers(middleware, 3) == [answer] * 3
+
+
+async def test_requests_pass_while_the_server_is_away_and_are_decided_when_it_is_back():
+    server = start_server(wheel_server())
+    middleware = RateLimitMiddleware(_app, store=f"{server.url}?socket_timeout=2", default="20/min")
+    try:
+        assert await _answers(middleware, 1) == [(200, 19)]
+        assert await _answers(middleware, 2) == [(200, 18), (200, 17)]
+        stop_server(server)
+        for _ in range(4):  # found out by asking, and known by then
+            assert await _answers(middleware, 5) == [(200, None)] * 5
+        server = start_server(wheel_server(), port=server.port)
+        await _until_decided(middleware)
+        assert await _answers(middleware, 2) == [(200, 18), (200, 17)]
+    finally:
+        await middleware.limiter.aclose()
+        stop_server(server)
+
+
+async def _until_decided(middleware):
+    for _ in range(200):
+        if (await _one(middleware))[1] is not None:
+            return
+        await asyncio.sleep(0.05)  # the breaker's own pauses
+
+
+async def test_bug_surfaces_in_the_request_that_met_it(monkeypatch):
+    middleware = RateLimitMiddleware(_app, store=MemoryStore(), default="20/min")
+    await _answers(middleware, 1)
+    decide, calls = middleware.limiter.decide_now, iter((False, True, False))
+
+    def decide_or_fail(call):
+        return 1 // 0 if next(calls) else decide(call)
+
+    monkeypatch.setattr(middleware.limiter, "decide_now", decide_or_fail)
+    answers = await asyncio.gather(*(_one(middleware) for _ in range(3)), return_exceptions=True)
+    assert [answers[0], answers[2]] == [(200, 18), (200, 17)]
+    assert isinstance(answers[1], ZeroDivisionError)
