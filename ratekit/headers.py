@@ -1,6 +1,6 @@
 """Header lines and the body of a refusal, made here and nowhere else.
 
-Pure functions over the figures of a result; they know no other module of ratekit but its errors.
+Pure functions over the figures of a result; of ratekit's other modules they know its errors and caches only.
 """
 
 from __future__ import annotations

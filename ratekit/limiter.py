@@ -185,8 +185,8 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult]]):
         finish gets the figures, or the outage, for which missed has a result. Raises StoreOutage if there is one already.
         None: that is not all there is to it, and decide has to.
         """
-        submit = getattr(self._store, "submit", None)
-        return None if submit is None else submit(call, finish)
+        submit = getattr(type(self._store), "submit", None)  # what only hands things on to a store wants to be asked itself
+        return None if submit is None else submit(self._store, call, finish)
 
     def missed(self, call: Call, outage: Outage) -> RateLimitResult:
         """Answer a call that was submitted, and that the store could not decide."""

@@ -150,7 +150,7 @@ async def _decide(
     route = effective_route(scope)
     if after := limiters_after(route, limiter):
         call = await _with_others(call, _not_overridden(after, scope), limiter, connection, settings, decided)
-    elif limiter.is_same_for_all and store.decides_at_once and not call.compiled.is_soft:
+    elif limiter.is_same_for_all and store.decides_at_once and not call.compiled.is_soft and "app_root_path" not in scope:
         limiter.shorten(Shortcut(route, settings, store, call))
     charged: list[Call] = scope.setdefault(CHARGED, [])
     if charged and {key for other in charged for key in other.keys}.issuperset(call.keys):

@@ -71,7 +71,6 @@ class RateLimiterDependency:
         self.needs_identity = self._uses_project and by is None
         own = (type(self).make_key, type(self).make_override_key)
         self._has_own_keys = own != (RateLimiterDependency.make_key, RateLimiterDependency.make_override_key)
-        self.is_same_for_all = self._asks_nothing()
         self.shortcuts: dict[int, decisions.Shortcut] = {}  # by the identity of their routes
 
     _uses_project = False
@@ -100,9 +99,15 @@ class RateLimiterDependency:
 
     __call__ = decisions.decide
 
-    def _asks_nothing(self) -> bool:
+    @property
+    def is_same_for_all(self) -> bool:
         """Whether every request to an endpoint is counted alike, whoever sends it, and no code but ours is asked."""
         return False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Find out anew how requests are decided by a limiter that is changed."""
+        object.__setattr__(self, name, value)
+        vars(self).get("shortcuts", {}).clear()
 
     def shorten(self, shortcut: decisions.Shortcut) -> None:
         """Decide the next requests to a route by a shortcut."""
@@ -223,7 +228,9 @@ class PathRateLimiter(RateLimiterDependency):
                 self._calls[key] = call
         return call
 
-    def _asks_nothing(self) -> bool:
+    @property
+    def is_same_for_all(self) -> bool:
+        """Whether it counts an endpoint as a whole, and a subclass has no say in it."""
         own = (type(self).subject, type(self).endpoint_for, type(self).call)
         is_own = own != (PathRateLimiter.subject, PathRateLimiter.endpoint_for, PathRateLimiter.call)
         return not (is_own or self._has_own_keys or self._key_function is not None or callable(self.cost))

@@ -63,6 +63,29 @@ def test_application_that_is_mounted_twice_is_counted_twice():
     assert [told(client.get(path)) for path in paths] == [(200, 2), (200, 1), (200, 2), (200, 1), (200, 0)]
 
 
+def test_application_that_is_mounted_and_has_a_host_is_counted_twice():
+    inner, app = FastAPI(), FastAPI()
+    route(inner, "/x", PathRateLimiter(2, 60))
+    app.mount("/v1", inner)
+    app.host("api.example.org", inner)
+    client = TestClient(app)
+    there = {"host": "api.example.org"}
+    asked = [("/x", there), ("/v1/x", {}), ("/x", there), ("/v1/x", {}), ("/x", there)]
+    answers = [told(client.get(path, headers=headers)) for path, headers in asked]
+    assert answers == [(200, 1), (200, 1), (200, 0), (200, 0), (429, 0)]
+
+
+def test_limiter_that_is_changed_decides_as_it_is_now():
+    app, limiter = FastAPI(), PathRateLimiter(100, 60)
+    route(app, "/x", limiter)
+    client = TestClient(app)
+    assert [told(client.get("/x")) for _ in range(2)] == [(200, 99), (200, 98)]
+    limiter.cost = 10
+    assert [told(client.get("/x")) for _ in range(2)] == [(200, 88), (200, 78)]
+    limiter.cost = lambda request: int(request.headers["cost"])
+    assert [told(client.get("/x", headers={"cost": cost})) for cost in ("1", "7")] == [(200, 77), (200, 70)]
+
+
 def test_mode_is_read_for_every_request(monkeypatch):
     app = FastAPI()
     route(app, "/x", PathRateLimiter(1, 60))
