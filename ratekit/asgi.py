@@ -19,7 +19,7 @@ from ratekit.passages import Passages
 from ratekit.requests import AsgiRequest, asgi_path, asgi_peer
 from ratekit.results import RateLimitResult
 from ratekit.rules import Rule
-from ratekit.scopes import Message, Scope, Send, can_settle, results_in, settle, with_headers
+from ratekit.scopes import Message, Scope, Send, results_in, with_headers
 
 Receive = Callable[[], Awaitable[Message]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -113,8 +113,6 @@ class RateLimitMiddleware:
                     guard.check_body(request)
                 checks = guard.checks(request, rule)
             results = results_in(scope)
-            if can_settle(limiter, mode) and not any(call.compiled.has_slots for _, call in checks):
-                return None if settle(results, limiter, checks) else guard.answers.refusal(results), receive
             for check, call in checks:
                 if check.policy.has_slots:
                     result = await hold_slot(limiter, check, mode, held)

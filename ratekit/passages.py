@@ -14,7 +14,7 @@ from ratekit.outage import OnOutage, StoreOutage
 from ratekit.protocol import Call, decode
 from ratekit.requests import asgi_path
 from ratekit.results import RateLimitResult
-from ratekit.scopes import Scope, results_in, settle, with_headers
+from ratekit.scopes import Scope, results_in, with_headers
 
 _ON = RateLimitMode.ON
 
@@ -53,7 +53,16 @@ class Passages:
         checks = self._known_checks(item[0])
         if checks is not None:
             results = results_in(item[0])
-            self._leave(item, results, passes=settle(results, self._limiter, checks))
+            self._leave(item, results, passes=self._decide(checks, results))
+
+    def _decide(self, checks: Sequence[Asked], results: list[RateLimitResult]) -> bool:
+        """Decide by one check after the other; whether the request passes."""
+        for _, call in checks:
+            result = self._limiter.decide_now(call)
+            results.append(result)
+            if not result.allowed:
+                return False
+        return True
 
     def _ask(self, item: Item) -> Awaitable[None] | None:
         """Let the store decide a request, if there is one thing to check."""

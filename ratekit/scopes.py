@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from ratekit.events import decisions
 from ratekit.front import Answers
 from ratekit.headers import RawLine
-from ratekit.limiter import AsyncRateLimiter
-from ratekit.modes import RateLimitMode
-from ratekit.protocol import Call
 from ratekit.results import RateLimitResult
 
 Scope = MutableMapping[str, Any]
@@ -27,21 +23,6 @@ def results_in(scope: Scope) -> list[RateLimitResult]:
     if results is None:
         results = scope[_RESULTS] = []
     return results
-
-
-def can_settle(limiter: AsyncRateLimiter, mode: RateLimitMode) -> bool:
-    """Whether `settle` can decide a request: with nothing to await, and nobody to be told in the request's own context."""
-    return mode is RateLimitMode.ON and limiter.decides_at_once and not decisions.listeners
-
-
-def settle(results: list[RateLimitResult], limiter: AsyncRateLimiter, checks: Iterable[tuple[object, Call]]) -> bool:
-    """Decide a request by one call after the other; whether it passes."""
-    for _, call in checks:
-        result = limiter.decide_now(call)
-        results.append(result)
-        if not result.allowed:
-            return False
-    return True
 
 
 def with_headers(send: Send, results: list[RateLimitResult], answers: Answers, made: list[RawLine] | None = None) -> Send:
