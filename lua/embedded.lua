@@ -8,6 +8,11 @@ Loaded with the script's text; returns
                                first 6 items of the reply: one limit's answer
   run_tiers(now_us, arguments, cost, ...)
                                the same with at most eight KEYS; returns the items of the reply
+  keep(arguments, cost, figures, ...)
+                               makes a ticket for requests that come again: a prepared ARGV, a cost, how many items the
+                               reply has, and KEYS
+  run_kept(now_us, ...)        runs the script with each of these tickets; returns the items of their replies. Of one that
+                               failed the first is the error, a string, and the others are false
   run_any(now_us, keys, ...)   runs the script with that many KEYS, then ARGV; returns the items of its reply
   execute(now_us, name, ...)   one command; returns its reply, a table with err if it failed
   size()                       how many keys are held, expired ones that were not yet dropped included
@@ -551,6 +556,27 @@ local function run_tiers(now, arguments, cost, first_key, second_key, ...)
   return unpack(last_reply)
 end
 
+local function keep(arguments, cost, figures, ...)
+  return { arguments = arguments, cost = cost, figures = figures, keys = { ... } }
+end
+
+local function run_kept(now, ...)
+  local tickets, replies, at = { ... }, {}, 0
+  now_us = now
+  sweep(8 * #tickets)
+  for index = 1, #tickets do
+    local ticket = tickets[index]
+    local arguments = ticket.arguments
+    arguments[3], environment.ARGV, environment.KEYS = ticket.cost, arguments, ticket.keys
+    local reply = script()
+    for item = 1, ticket.figures do
+      replies[at + item] = reply[item] or false
+    end
+    at = at + ticket.figures
+  end
+  return unpack(replies, 1, at)
+end
+
 local function give(count_of_keys, ...)
   local items, some_keys, arguments = { ... }, {}, {}
   for index = 1, #items do
@@ -646,4 +672,4 @@ local function size()
   return count
 end
 
-return prepare, run, run_tiers, run_any, execute, size
+return prepare, run, run_tiers, keep, run_kept, run_any, execute, size

@@ -8,6 +8,7 @@ from typing import Any
 
 from ratekit import fleet
 from ratekit.errors import RatekitError
+from ratekit.events import decisions
 from ratekit.front import Check, Refusal, is_refused, refusal_of
 from ratekit.gathering import Item
 from ratekit.guard import Guard
@@ -64,9 +65,8 @@ class RateLimitMiddleware:
                 await self.limiter.warm()
             await self.app(scope, receive, send)
             return
-        mode = self.guard.mode()
         passages = self._passages
-        if passages.may_decide(mode):
+        if passages.is_usable and not decisions.listeners:  # who listens is told in the request's own context
             item: Item = [scope, send, None, None]
             waiting = passages.begin(item)
             if waiting is not None:
@@ -80,10 +80,11 @@ class RateLimitMiddleware:
             if passing is False:
                 await send_refusal(self.guard.answers.refusal(results_in(scope)), scope, receive, send)
                 return
-        await self._limit(scope, receive, send, mode)
+        await self._limit(scope, receive, send)
 
-    async def _limit(self, scope: Scope, receive: Receive, send: Send, mode: RateLimitMode) -> None:
+    async def _limit(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it, whatever it takes to tell."""
+        mode = self.guard.mode()
         rule = None if mode is _OFF else self.guard.rule(scope.get("method", "GET"), asgi_path(scope))
         if rule is None:
             await self.app(scope, receive, send)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from typing import NamedTuple
 
+from ratekit.figures import FIGURES
 from ratekit.modes import RateLimitMode
 from ratekit.protocol import Call, Operation
-from ratekit.results import FIGURES, RateLimitResult
+from ratekit.results import RateLimitResult
 
 
 class Wanted(NamedTuple):

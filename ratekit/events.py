@@ -13,10 +13,11 @@ from typing import Generic, NamedTuple, TypeVar
 
 from ratekit import keys
 from ratekit.errors import ConfigurationError
+from ratekit.figures import ADMITS, FIGURES, OVERRIDDEN
 from ratekit.limits import UNNAMED_POLICY, Limit
 from ratekit.modes import RateLimitMode
 from ratekit.protocol import Call, Operation
-from ratekit.results import ADMITS, FIGURES, OVERRIDDEN, RateLimitResult
+from ratekit.results import RateLimitResult
 
 Event = TypeVar("Event")
 Remove = Callable[[], None]

@@ -12,7 +12,7 @@ from ratekit.limiter import AsyncRateLimiter, RateLimiter
 from ratekit.limits import Limit, Policy, plain_seconds
 from ratekit.modes import RateLimitMode, as_mode, mode_sources, weakest
 from ratekit.overrides import Override, get_rate_limit_override
-from ratekit.protocol import as_policy
+from ratekit.plans import as_policy
 from ratekit.results import RateLimitResult, Tier
 
 OWN_MODE = "the limiter's own mode"

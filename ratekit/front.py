@@ -75,7 +75,8 @@ class Answers:
             raise ConfigurationError(f"headers {styles!r} is neither the name of a style nor several")
         given = [styles] if isinstance(styles, str) else list(styles)
         self._style = headers.combined([headers.check_style(style) for style in given])
-        self.raw_of = self._style.raw()  # the header lines of one result on an answer that is no refusal, as ASGI has them
+        self._raw_of = self._style.raw()  # the header lines of one result on an answer that is no refusal, as ASGI has them
+        self.plain_of = self._style.plain()  # the same by the figures of an only limit, no shadow, if it admits
         self._raw_names = frozenset(name.lower().encode() for name in self._style.names)
         self._raw_lengths = frozenset(map(len, self._raw_names))
         if body is not None and not callable(body):
@@ -103,7 +104,11 @@ class Answers:
     def raw(self, results: Sequence[RateLimitResult]) -> list[RawLine]:
         """Return those of several results: of the one that is told."""
         result = results[0] if len(results) == 1 else headers.told(results)
-        return [] if result is None else self.raw_of(result)
+        return [] if result is None else self.plain(result) or self._raw_of(result)
+
+    def plain(self, result: RateLimitResult) -> list[RawLine] | None:
+        """Return those of a request that passes by the word of its only limit, fast; None if there is more to look at."""
+        return None if result.degraded is not None or result.limits[0].shadow else self.plain_of(result.figures)
 
     def replaced(self, lines: Iterable[RawLine], added: list[RawLine]) -> list[RawLine]:
         """Return lines with those that were made for them in place of any of the same names."""

@@ -19,13 +19,14 @@ Asked = list[Item]
 class Gathering:
     """Does the work of one kind that is asked for in one turn of an event loop."""
 
-    def __init__(self, work: Callable[[Item], None]) -> None:
+    def __init__(self, work: Callable[[Asked], None]) -> None:
         self._work = work
         self._asked: dict[AbstractEventLoop, Asked] = {}  # what is not yet done, in each event loop
 
     @types.coroutine
     def do(self, item: Item) -> Generator[None, None, None]:
-        """Do the work on an item with that of others, in the context of any of them. An error is left as its last part.
+        """Do the work on an item with that of others, in the context of any of them. An error is left as the last part of
+        each.
 
         It is not done for who is cancelled before anybody's turn. Where there is no event loop of asyncio, it is done at
         once.
@@ -55,9 +56,8 @@ class Gathering:
             del self._asked[loop]
 
     def _do(self, asked: Asked) -> None:
-        work = self._work
-        for item in asked:
-            try:
-                work(item)
-            except Exception as error:  # noqa: BLE001 - who has asked is told
+        try:
+            self._work(asked)
+        except Exception as error:  # noqa: BLE001 - who has asked is told
+            for item in asked:
                 item[-1] = error

@@ -1,6 +1,6 @@
 """Header lines and the body of a refusal, made here and nowhere else.
 
-Pure functions over the figures of a result; of ratekit's other modules they know its errors and caches only.
+Pure functions over the figures of a result; of ratekit's other modules they know its errors, figures and caches only.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ratekit.caches import Cache
 from ratekit.errors import ConfigurationError
+from ratekit.figures import plain_window
 
 if TYPE_CHECKING:
     from ratekit.results import RateLimitResult, Tier
@@ -33,30 +34,34 @@ class Style(NamedTuple):
         return dict(zip(self.names, map(str, self.values(result)), strict=True))
 
     def raw(self) -> Callable[[RateLimitResult], list[RawLine]]:
-        """Return what makes the same lines as ASGI wants them, and fast, as every answer has them; none if it has nothing to
-        tell.
-        """
-        names, values = tuple(name.lower().encode() for name in self.names), self.values
-        if values is _window:
-            return _raw_window(*names)
+        """Return what makes the same lines as ASGI wants them; none if there is nothing to tell."""
+        names, values = self._raw_names, self.values
         return lambda result: _raw(names, values(result)) if result.is_told else []
+
+    def plain(self) -> Callable[[Sequence[int]], list[RawLine] | None]:
+        """Return what makes them, fast, of the figures of one limit that admits; None if there is more to look at."""
+        return _plain_window(*self._raw_names) if self.values is _window else lambda _: None
+
+    @property
+    def _raw_names(self) -> tuple[bytes, ...]:
+        return tuple(name.lower().encode() for name in self.names)
 
 
 def _raw(names: Iterable[bytes], values: Iterable[object]) -> list[RawLine]:
     return [(name, str(value).encode()) for name, value in zip(names, values, strict=True)]
 
 
-def _raw_window(limit: bytes, remaining: bytes, reset: bytes) -> Callable[[RateLimitResult], list[RawLine]]:
+def _plain_window(limit: bytes, remaining: bytes, reset: bytes) -> Callable[[Sequence[int]], list[RawLine] | None]:
     limits, resets = _lines_of(limit), _lines_of(reset)  # there are few of them, and most answers have the same
 
-    def raw(result: RateLimitResult) -> list[RawLine]:
-        window = result.told_window()
+    def plain(figures: Sequence[int]) -> list[RawLine] | None:
+        window = plain_window(figures)
         if window is None:
-            return []
+            return None
         most, left, ttl = window
-        return [limits[most], (remaining, str(left).encode()), resets[ttl]]
+        return [limits[most], (remaining, b"%d" % left), resets[ttl]]
 
-    return raw
+    return plain
 
 
 def _lines_of(name: bytes) -> Cache[int, RawLine]:

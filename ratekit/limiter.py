@@ -17,8 +17,8 @@ from ratekit.events import decisions, tell_decision
 from ratekit.limits import Limit, Policy
 from ratekit.modes import RateLimitMode
 from ratekit.operations import Operations
-from ratekit.outage import Outage, StoreOutage
-from ratekit.protocol import Call, decode
+from ratekit.outage import StoreOutage
+from ratekit.protocol import Call, decode, decode_each
 from ratekit.results import RateLimitResult
 
 _log = logging.getLogger("ratekit.limiter")
@@ -177,7 +177,11 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult]]):
         try:
             return decode(call, self._store.run(call))
         except StoreOutage as error:
-            return self._without_store(call, error.outage, RateLimitMode.ON, 0.0)
+            return self._answer_missed(call, error)
+
+    def decide_each(self, calls: Sequence[Call]) -> list[RateLimitResult]:
+        """Do the same with each of several calls, which come again: the same objects."""
+        return decode_each(calls, self._store.run_each(calls), self._answer_missed)
 
     def submit(self, call: Call, finish: Callable[[Sequence[int] | StoreOutage], None]) -> Awaitable[None] | None:
         """Begin what decide does, with no coroutine of its own and nobody told, where the limiter is_plain.
@@ -188,10 +192,13 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult]]):
         submit = getattr(type(self._store), "submit", None)  # what only hands things on to a store wants to be asked itself
         return None if submit is None else submit(self._store, call, finish)
 
-    def missed(self, call: Call, outage: Outage) -> RateLimitResult:
+    def missed(self, call: Call, error: StoreOutage) -> RateLimitResult:
         """Answer a call that was submitted, and that the store could not decide."""
-        self._store.doubt(outage)
-        return self._without_store(call, outage, RateLimitMode.ON, 0.0)
+        self._store.doubt(error.outage)
+        return self._answer_missed(call, error)
+
+    def _answer_missed(self, call: Call, error: StoreOutage) -> RateLimitResult:
+        return self._without_store(call, error.outage, RateLimitMode.ON, 0.0)
 
 
 async def _to_its_end(work: Coroutine[Any, Any, RateLimitResult]) -> None:

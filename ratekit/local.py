@@ -10,9 +10,10 @@ from functools import lru_cache
 from typing import Any
 
 from ratekit import clock
+from ratekit.figures import ADMITS, FIGURES, OVERRIDDEN, UNLIMITED
 from ratekit.limits import MOST_REQUESTS, Algorithm, Limit
-from ratekit.protocol import Call, Operation, plan_of
-from ratekit.results import ADMITS, FIGURES, OVERRIDDEN, UNLIMITED
+from ratekit.plans import plan_of
+from ratekit.protocol import Call, Operation
 
 MOST_SUBJECTS = 10_000  # that are remembered; and four keys for each, in the embedded store
 _OWED = b"owed:"

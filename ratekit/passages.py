@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
-from ratekit.events import decisions
 from ratekit.gathering import Gathering, Item
 from ratekit.guard import Asked, Guard
 from ratekit.limiter import AsyncRateLimiter
@@ -14,9 +13,10 @@ from ratekit.outage import OnOutage, StoreOutage
 from ratekit.protocol import Call, decode
 from ratekit.requests import asgi_path
 from ratekit.results import RateLimitResult
-from ratekit.scopes import Scope, results_in, with_headers
+from ratekit.scopes import RESULTS, with_headers
 
 _ON = RateLimitMode.ON
+Known = tuple[Item, Sequence[Asked]]  # a request, and what there is to check of it: at least one thing
 
 
 class Passages:
@@ -30,63 +30,70 @@ class Passages:
         self._guard = guard
         self._limiter = limiter
         # Else an outage may be a refusal of another kind, or the limiter has more to do than to ask the store.
-        self._is_usable = guard.is_by_peer and limiter.is_plain and limiter.on_outage is OnOutage.OPEN
+        self.is_usable = guard.is_by_peer and limiter.is_plain and limiter.on_outage is OnOutage.OPEN
         self.begin: Callable[[Item], Awaitable[None] | None] = self._ask
         if limiter.decides_at_once:
             self.begin = Gathering(self._settle).do
 
-    def may_decide(self, mode: RateLimitMode) -> bool:
-        """Whether there is a short way now: nobody is to be told of decisions in the request's own context."""
-        return mode is _ON and self._is_usable and not decisions.listeners
+    def _known(self, items: Sequence[Item]) -> list[Known]:
+        """Return the requests of which it was found out for others what there is to check, if limits are enforced now."""
+        guard, known = self._guard, []
+        if guard.mode() is not _ON:
+            return []
+        rules, checks_of = guard.rules.found, guard.known_checks
+        for item in items:
+            scope = item[0]
+            path = asgi_path(scope) if scope.get("root_path") else scope["path"]
+            rule, client = rules[scope.get("method", "GET"), path], scope.get("client")
+            if rule is not None and rule.on_outage is None:
+                checks = checks_of((rule, client[0] if client else None))
+                if checks:
+                    known.append((item, checks))
+        return known
 
-    def _known_checks(self, scope: Scope) -> Sequence[Asked] | None:
-        """Return what there is to check of a request, if that was found out for another one."""
-        guard = self._guard
-        path = asgi_path(scope) if scope.get("root_path") else scope["path"]
-        rule, client = guard.rules.found[scope.get("method", "GET"), path], scope.get("client")
-        if rule is None or rule.on_outage is not None:
-            return None
-        return guard.known_checks((rule, client[0] if client else None))
-
-    def _settle(self, item: Item) -> None:
-        """Decide a request in this process."""
-        checks = self._known_checks(item[0])
-        if checks is not None:
-            results = results_in(item[0])
-            self._leave(item, results, passes=self._decide(checks, results))
-
-    def _decide(self, checks: Sequence[Asked], results: list[RateLimitResult]) -> bool:
-        """Decide by one check after the other; whether the request passes."""
-        for _, call in checks:
-            result = self._limiter.decide_now(call)
-            results.append(result)
-            if not result.allowed:
-                return False
-        return True
+    def _settle(self, items: Sequence[Item]) -> None:
+        """Decide requests in this process."""
+        known = self._known(items)
+        self._leave(known, self._limiter.decide_each([checks[0][1] for _, checks in known]))
 
     def _ask(self, item: Item) -> Awaitable[None] | None:
         """Let the store decide a request, if there is one thing to check."""
-        checks = self._known_checks(item[0])
-        if checks is None or len(checks) != 1:
+        known = self._known((item,))
+        if not known or len(known[0][1]) != 1:
             return None
-        call = checks[0][1]
+        call = known[0][1][0][1]
+        take = partial(self._take, known, call)
         try:
-            return self._limiter.submit(call, partial(self._take, item, call))
+            return self._limiter.submit(call, take)
         except StoreOutage as outage:
-            self._take(item, call, outage)
+            take(outage)
             return None
 
-    def _take(self, item: Item, call: Call, figures: Sequence[int] | StoreOutage) -> None:
+    def _take(self, known: Sequence[Known], call: Call, figures: Sequence[int] | StoreOutage) -> None:
         """Take what the store has said, or that it could not."""
-        results = results_in(item[0])
-        result = self._limiter.missed(call, figures.outage) if isinstance(figures, StoreOutage) else decode(call, figures)
-        results.append(result)
-        self._leave(item, results, passes=result.allowed)
+        result = self._limiter.missed(call, figures) if isinstance(figures, StoreOutage) else decode(call, figures)
+        self._leave(known, (result,))
 
-    def _leave(self, item: Item, results: list[RateLimitResult], *, passes: bool) -> None:
+    def _leave(self, known: Sequence[Known], firsts: Sequence[RateLimitResult]) -> None:
+        """Tell requests what came of them, by what came of the first check of each."""
         answers = self._guard.answers
-        if passes:
-            made = answers.raw_of(results[0]) if len(results) == 1 else answers.raw(results)
-            item[2] = with_headers(item[1], results, answers, made)
-        else:
-            item[2] = False
+        lines_of = answers.plain_of
+        for (item, checks), result in zip(known, firsts, strict=True):
+            scope, send, _, _ = item
+            results = scope.setdefault(RESULTS, [])
+            results.append(result)
+            lines = None
+            if len(checks) == len(results) == 1 and not checks[0][1][0].limits[0].shadow:
+                lines = lines_of(result[1])
+            if lines is not None or self._passes(checks, results):
+                item[2] = with_headers(send, results, answers, lines)
+            else:
+                item[2] = False
+
+    def _passes(self, checks: Sequence[Asked], results: list[RateLimitResult]) -> bool:
+        """Whether a request passes whose first check is decided: by it, and by one after the other of the rest."""
+        for _, call in checks[1:]:
+            if not results[-1].allowed:
+                return False
+            results.append(self._limiter.decide_now(call))
+        return results[-1].allowed

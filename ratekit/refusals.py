@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from time import monotonic_ns
 
 from ratekit import clock
-from ratekit.protocol import CHECK, Call, Compiled, Operation
-from ratekit.results import ADMITS, FIGURES, SOFTLY
+from ratekit.figures import ADMITS, FIGURES, SOFTLY
+from ratekit.plans import Compiled
+from ratekit.protocol import CHECK, Call, Operation
 
 MOST_REFUSALS = 10_000
 LONGEST_US = 1_000_000  # for which a refusal is believed

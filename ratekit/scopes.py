@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import Any
 
 from ratekit.front import Answers
@@ -13,33 +14,32 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 
-_RESULTS = "ratekit.results"
+RESULTS = "ratekit.results"
 _STARTS = ("http.response.start", "websocket.http.response.start")
 
 
 def results_in(scope: Scope) -> list[RateLimitResult]:
     """Return what every front has decided about a request so far: a list to append to."""
-    results: list[RateLimitResult] | None = scope.get(_RESULTS)
-    if results is None:
-        results = scope[_RESULTS] = []
+    results: list[RateLimitResult] = scope.setdefault(RESULTS, [])
     return results
 
 
 def with_headers(send: Send, results: list[RateLimitResult], answers: Answers, made: list[RawLine] | None = None) -> Send:
     """Return a send that writes the headers of what was decided about the request, once, where the response starts.
 
-    made are the lines of the results so far, if somebody has made them; what is decided later needs others.
+    made are the lines of the only result so far, if somebody has made them; what is decided later needs others.
     """
-    count = len(results)
+    return partial(_send_with_headers, send, results, answers, made)
 
-    def send_with_headers(message: Message) -> Awaitable[None]:
-        if message["type"] in _STARTS:
-            lines, status = message.get("headers", ()), message["status"]
-            if made is None or status == 429 or len(results) != count:
-                lines = answers.written(lines, results, refused=status == 429)
-            else:
-                lines = answers.replaced(lines, made)
-            message = {**message, "headers": lines}  # some applications send the same one again
-        return send(message)
 
-    return send_with_headers
+def _send_with_headers(
+    send: Send, results: list[RateLimitResult], answers: Answers, made: list[RawLine] | None, message: Message
+) -> Awaitable[None]:
+    if message["type"] in _STARTS:
+        lines, status = message.get("headers", ()), message["status"]
+        if made is None or status == 429 or len(results) != 1:
+            lines = answers.written(lines, results, refused=status == 429)
+        else:
+            lines = answers.replaced(lines, made)
+        message = {**message, "headers": lines}  # some applications send the same one again
+    return send(message)

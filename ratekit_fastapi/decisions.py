@@ -69,15 +69,16 @@ def _settle(limiter: RateLimiterDependency, scope: Scope, response: Response) ->
     result = store.decide_now(call)
     results = results_in(scope)
     results.append(result)
-    if not result.allowed:
+    plain = settings.answers.plain(result)
+    if plain is None and not result.allowed:
         raise _exceeded(results, settings)
     scope[CHARGED] = [call]
     if SETTINGS not in scope:
         lines = response.raw_headers
-        if lines or len(results) > 1:
+        if plain is None or lines or len(results) > 1:
             lines[:] = settings.answers.written(lines, results)
         else:
-            lines += settings.answers.raw_of(result)
+            lines += plain
     return True
 
 

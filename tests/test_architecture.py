@@ -15,6 +15,7 @@ ROOT = Path(ratekit.__file__).parents[1]
 LEVELS = {
     "ratekit.errors": 0,
     "ratekit.limits": 0,
+    "ratekit.figures": 0,
     "ratekit.headers": 0,
     "ratekit.results": 0,
     "ratekit.modes": 0,
@@ -23,6 +24,7 @@ LEVELS = {
     "ratekit.keys": 1,
     "ratekit.outage": 1,
     "ratekit.override_fields": 1,
+    "ratekit.plans": 1,
     "ratekit.protocol": 1,
     "ratekit.breaker": 1,
     "ratekit.events": 1,

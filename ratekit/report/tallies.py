@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ratekit.events import Decision
+from ratekit.figures import ADMITS, FIGURES, OVERRIDDEN, UNLIMITED
 from ratekit.limits import Algorithm, Limit
 from ratekit.modes import RateLimitMode
-from ratekit.protocol import Call, Compiled
-from ratekit.results import ADMITS, FIGURES, OVERRIDDEN, UNLIMITED
+from ratekit.plans import Compiled
+from ratekit.protocol import Call
 
 WINDOW_PARTS = 16  # how finely the ends of windows are told apart
 _MOST_KNOWN = 20_000

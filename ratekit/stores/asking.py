@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 from ratekit import clock
 from ratekit.errors import ConfigurationError
+from ratekit.figures import FIGURES
 from ratekit.outage import Outage, StoreOutage, classify_error, outage_in
-from ratekit.protocol import Call, pack, pack_one, plan_of, unpack
-from ratekit.results import FIGURES
+from ratekit.plans import plan_of
+from ratekit.protocol import Call, pack, pack_one, unpack
 from ratekit.stores import script
 from ratekit.stores.locations import Address
 

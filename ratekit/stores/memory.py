@@ -8,8 +8,9 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, islice
 from time import time_ns
 from typing import Any
 
@@ -17,8 +18,10 @@ from ratekit import clock
 from ratekit.breaker import Health
 from ratekit.errors import ConfigurationError
 from ratekit.events import StoreState
-from ratekit.outage import outage_in
-from ratekit.protocol import CHECK, Call, Compiled, pack, unpack
+from ratekit.figures import FIGURES
+from ratekit.outage import StoreOutage, outage_in
+from ratekit.plans import Compiled
+from ratekit.protocol import CHECK, Call, pack, pack_one, unpack
 from ratekit.stores import script
 
 # The fastest first. Plain Lua gives the same answers, more slowly.
@@ -26,6 +29,12 @@ _ENGINES = ("luajit21", "luajit20", "luajit", "lua55", "lua54", "lua53", "lua52"
 _MOST_PREPARED = 1024
 _MOST_KEYS = 8
 _MOST_CALLS = 10  # at once: Lua can return only so many values, and a call may have many limits
+_MOST_TICKETS = 4096
+_MOST_AT_ONCE = 25  # the same for calls that are not merged of several policies: 25 times 50 limits, six figures each
+_FEW = 3  # calls, for which it is faster to ask one by one
+
+
+Figures = tuple[int, ...]
 
 
 class SeveralProcessesWarning(UserWarning):
@@ -42,6 +51,7 @@ class MemoryStore:
         self._engine = engine
         self._for_one = for_one
         self._since = clock.now()
+        self._is_copy = False
         self._open()
         _stores.add(self)
         if for_one:
@@ -51,9 +61,11 @@ class MemoryStore:
         runtime = _runtime(self._engine)
         load = runtime.eval(b"loadstring or load")
         functions = load(script.read("embedded"), b"=embedded.lua")(script.read("ratekit"))
-        self._prepare, self._run_one, self._run_tiers, self._run_any, self._execute, self._size = functions
+        self._prepare, self._run_one, self._run_tiers, self._keep, self._run_kept = functions[:5]
+        self._run_any, self._execute, self._size = functions[5:]
         self._collect = runtime.eval(b"function() collectgarbage() return collectgarbage('count') end")
         self._prepared: dict[Compiled, tuple[Any, Any]] = {}
+        self._tickets: dict[int, tuple[Any, Call]] = {}  # by the id of a call, which lives as long as it is kept here
 
     def run(self, call: Call) -> Sequence[int]:
         """Decide one call. Raises StoreOutage if its keys hold something else."""
@@ -68,6 +80,23 @@ class MemoryStore:
         if type(figures) is tuple and type(figures[0]) is int:
             return figures
         raise outage_in((figures[0] if isinstance(figures, tuple) else figures).decode())
+
+    def run_each(self, calls: Sequence[Call]) -> list[Sequence[int] | StoreOutage]:
+        """Decide calls that come again, the same objects, in one go: for each its figures, or that its keys hold something
+        else.
+        """
+        if len(calls) <= _FEW:
+            return [self._run_or_tell(call) for call in calls]
+        answers: list[Sequence[int] | StoreOutage] = []
+        tickets = self._tickets
+        for start in range(0, len(calls), _MOST_AT_ONCE):
+            some = calls[start : start + _MOST_AT_ONCE]
+            kept = [(tickets.get(id(call)) or self._ticket(call))[0] for call in some]
+            of_limits = [*zip(*[iter(self._run_kept(clock.now_us(), *kept))] * FIGURES, strict=True)]
+            if len(of_limits) != len(some):
+                of_limits = _together(some, of_limits)
+            answers += [figures if type(figures[0]) is int else outage_in(figures[0].decode()) for figures in of_limits]
+        return answers
 
     def run_many(self, calls: Sequence[Call], at_us: int = 0) -> list[Sequence[int] | str]:
         """Decide a batch of calls, one after the other: for each its figures, or an error as a text.
@@ -115,8 +144,30 @@ class MemoryStore:
     async def aclose(self) -> None:
         """Do the same, awaited."""
 
+    def _run_or_tell(self, call: Call) -> Sequence[int] | StoreOutage:
+        try:
+            return self.run(call)
+        except StoreOutage as outage:
+            return outage
+
+    def _ticket(self, call: Call) -> tuple[Any, Call]:
+        """Return what runs a call in one go with others, and the call."""
+        if len(self._tickets) >= _MOST_TICKETS:
+            self._tickets.clear()
+        plan, names, operation, cost, _, _ = call
+        if operation is CHECK and not plan.is_soft:
+            _, arguments = self._prepared.get(plan) or self._prepare_check(plan)
+        else:
+            version, word, _, *items = (item.encode() if isinstance(item, str) else item for item in pack_one(call)[1])
+            arguments = self._prepare(version, word, *items, cost)
+        self._tickets[id(call)] = kept = self._keep(arguments, cost, FIGURES * len(plan.limits), *names), call
+        return kept
+
     def _prepare_check(self, compiled: Compiled) -> tuple[Any, Any]:
         """Return what runs a plain check of a policy, and its ARGV; None if there is no such thing, and run_many has to."""
+        if self._is_copy:
+            self._is_copy = False
+            _warn("a forked process, which counts for itself: N of them together admit N times")
         if len(self._prepared) >= _MOST_PREPARED:
             self._prepared = {}
         run = self._run_one if len(compiled.limits) == 1 else self._run_tiers
@@ -124,6 +175,12 @@ class MemoryStore:
             run = None
         self._prepared[compiled] = ready = run, self._prepare(*compiled.check, 1)
         return ready
+
+
+def _together(calls: Sequence[Call], of_limits: Iterable[Figures]) -> list[Figures]:
+    """Put together what the limits of each call have said."""
+    rest = iter(of_limits)
+    return [tuple(chain.from_iterable(islice(rest, len(call.compiled.limits)))) for call in calls]
 
 
 def _plain(reply: Any) -> Any:
@@ -182,17 +239,7 @@ def _begin_anew() -> None:
     _shared_lock = threading.Lock()
     for store in list(_stores):
         store._open()
-        if store._for_one:
-            vars(store)["run"] = _warning_once(store)
-
-
-def _warning_once(store: MemoryStore) -> Callable[[Call], Sequence[int]]:
-    def run(call: Call) -> Sequence[int]:
-        vars(store).pop("run", None)
-        _warn("a forked process, which counts for itself: N of them together admit N times")
-        return store.run(call)
-
-    return run
+        store._is_copy = store._for_one
 
 
 def _warn(what: str) -> None:

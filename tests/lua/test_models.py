@@ -499,6 +499,34 @@ def test_requests_of_a_batch_see_each_other(engine, clock, has_slots):
     check()
 
 
+@pytest.mark.parametrize("has_slots", [False, True])
+def test_calls_that_come_again_are_decided_in_one_go_as_one_by_one(clock, has_slots):
+    """The store in the process keeps such calls, and answers all of a turn at once: what each would be answered alone."""
+    engine = Engine(memory_bench, clock, is_local=True)
+    algorithms = [*WINDOWED, Algorithm.CONCURRENCY] if has_slots else WINDOWED
+    requests = st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 1), HOLDING if has_slots else SPENDING), min_size=1, max_size=6
+    )
+    pauses = st.sampled_from([0, 0, 0.5, 5, 100, -3600])
+    turns = st.lists(st.tuples(pauses, st.lists(st.integers(0, 5), max_size=40)), min_size=1, max_size=4)
+
+    @engine.examples(180)
+    @given(policies(engine, algorithms), policies(engine, algorithms), overrides(engine), requests, turns)
+    def check(one, other, override, requests, turns):
+        together, apart = engine.open(), engine.open()
+        for bench in (together, apart):
+            Bench(bench.limiter, bench.command, f"{bench.subject}:1").override(override)
+        known = calls_for(together, [one, other], requests)
+        for pause, picks in turns:
+            clock.advance(pause)
+            calls = [known[pick % len(known)] for pick in picks]
+            in_one_go = together.limiter.store.run_each(calls)
+            assert list(map(list, in_one_go)) == [list(apart.limiter.store.run(call)) for call in calls]
+        assert together.dump(one) == apart.dump(one)
+
+    check()
+
+
 def as_not_plain(call: Call) -> Call:
     """The same call of fixed windows, said to be by a policy that is not plain: flags are every third item."""
     items = [b"%d" % (int(item) + 8) if at % 3 == 0 else item for at, item in enumerate(call.compiled.items)]

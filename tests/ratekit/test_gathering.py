@@ -19,9 +19,10 @@ async def _ask(gathering, number):
 def _doing(done):
     """Return work that takes note of itself, and leaves ten times the number."""
 
-    def work(item):
-        done.append(f"does {item[0]}")
-        item[1] = item[0] * 10
+    def work(items):
+        for item in items:
+            done.append(f"does {item[0]}")
+            item[1] = item[0] * 10
 
     return Gathering(work)
 
@@ -40,14 +41,15 @@ async def test_work_of_one_turn_is_done_in_one_go_and_in_order():
     assert done == [*asked, *did, "has 0", "has 10", "has 20"]
 
 
-async def test_error_is_told_to_who_has_asked_and_to_nobody_else():
-    def divide(item):
-        item[1] = 6 // item[0]
+async def test_error_is_told_to_all_who_have_asked_in_that_turn_and_to_nobody_else():
+    def divide(items):
+        for item in items:
+            item[1] = 6 // item[0]
 
     gathering = Gathering(divide)
-    first, second, third = await asyncio.gather(*(_ask(gathering, divisor) for divisor in (1, 0, 2)))
-    assert (first, third) == ([6, None], [3, None])
-    assert isinstance(second[1], ZeroDivisionError)
+    answers = await asyncio.gather(*(_ask(gathering, divisor) for divisor in (1, 0, 2)))
+    assert [type(error) for _, error in answers] == [ZeroDivisionError] * 3
+    assert await _ask(gathering, 2) == [3, None]
 
 
 @pytest.mark.parametrize("cancelled", [0, 1, 2])
@@ -89,8 +91,9 @@ async def test_nothing_is_kept_of_what_all_have_given_up():
 def test_event_loops_in_several_threads_do_their_own_work():
     threads: dict[int, set[int]] = {}
 
-    def note_thread(item):
-        item[1] = threading.get_ident()
+    def note_thread(items):
+        for item in items:
+            item[1] = threading.get_ident()
 
     gathering = Gathering(note_thread)
 

@@ -192,6 +192,64 @@ def test_prepared_and_packed_calls_give_the_same_answers(ratekit_clock):
         assert list(store.run(call)) == list(other.run_many([call])[0])
 
 
+def test_calls_that_come_again_do_not_fill_the_memory():
+    from ratekit.protocol import encode
+
+    store = MemoryStore()
+    for start in range(0, 10_000, 100):
+        store.run_each([encode(MINUTE, f"u{number}") for number in range(start, start + 100)])
+    assert 0 < len(store._tickets) <= 4096
+
+
+def test_large_policies_are_decided_in_one_go_too():
+    from ratekit.protocol import encode
+
+    store = MemoryStore()
+    policy = Policy("p", [Limit(10**6, 60 * number, name=f"n{number}") for number in range(1, 51)])
+    calls = [encode(policy, f"u{number % 3}") for number in range(90)]
+    for count in (1, 2):
+        answers = store.run_each(calls)
+        assert [answer[2::6] for answer in answers[-3:]] == [(30 * count,) * 50] * 3
+
+
+def test_key_of_another_type_fails_its_call_alone_among_many():
+    from ratekit.outage import StoreOutage
+    from ratekit.protocol import encode
+
+    store = MemoryStore()
+    tiers = Policy("tiers", [Limit(5, 60, name="a"), Limit(9, 90, name="b")])
+    store.execute("ZADD", "ratelimit:minute:{u1}:60s", 1, "x")
+    store.execute("ZADD", "ratelimit:tiers:{u2}:b", 1, "x")
+    calls = [encode(policy, f"u{number}") for policy in (MINUTE, tiers) for number in range(4)]
+    for count in (1, 2):
+        answers = store.run_each(calls)
+        assert [at for at, answer in enumerate(answers) if isinstance(answer, StoreOutage)] == [1, 6]
+        assert {answer.outage.reason for answer in (answers[1], answers[6])} == {"wrongtype"}
+        assert [answers[at][2::6] for at in (0, 2, 3)] == [(count,)] * 3
+        assert [answers[at][2::6] for at in (4, 5, 7)] == [(count, count)] * 3
+
+
+def test_forked_process_is_warned_where_many_are_decided_in_one_go():
+    code = """
+import os, warnings
+from ratekit import Limit, Policy
+from ratekit.protocol import encode
+from ratekit.stores.memory import MemoryStore
+store, policy = MemoryStore(), Policy("p", Limit(50, 60))
+calls = [encode(policy, "u")] * 5
+store.run_each(calls)
+if os.fork() == 0:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        counts = [answer[2] for _ in range(2) for answer in store.run_each(calls)]
+    print(counts, len(caught), caught[0].category.__name__, flush=True)
+    os._exit(0)
+os.wait()
+print([answer[2] for answer in store.run_each(calls)])
+"""
+    assert run_python(code) == "[1, 2, 3, 4, 5, 6, 7, 8, 9, 10] 1 SeveralProcessesWarning\n[6, 7, 8, 9, 10]\n"
+
+
 def test_no_warning_in_ordinary_use():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -53,8 +53,8 @@ async def _answers(middleware, count):
     return await asyncio.gather(*(_one(middleware) for _ in range(count)))
 
 
-def _checks(middleware):
-    request = AsgiRequest(dict(SCOPE), TrustedProxies())
+def _checks(middleware, **scope):
+    request = AsgiRequest({**SCOPE, **scope}, TrustedProxies())
     return middleware.guard.checks(request, middleware.guard.rule("GET", "/"))
 
 
@@ -167,9 +167,9 @@ async def test_mode_is_read_for_every_request(store, monkeypatch):
     assert await _one(middleware) == (429, 0)
 
 
-async def _spoil(middleware):
+async def _spoil(middleware, **scope):
     """Put something else where the state is."""
-    ((_, call),) = _checks(middleware)
+    ((_, call),) = _checks(middleware, **scope)
     store = middleware.limiter.store
     (key,) = call.state_keys
     if isinstance(store, MemoryStore):
@@ -213,15 +213,59 @@ async def _until_decided(middleware):
         await asyncio.sleep(0.05)  # the breaker's own pauses
 
 
-async def test_bug_surfaces_in_the_request_that_met_it(monkeypatch):
+async def test_bug_surfaces_in_the_requests_of_its_turn_and_in_no_other(monkeypatch):
     middleware = RateLimitMiddleware(_app, store=MemoryStore(), default="20/min")
     await _answers(middleware, 1)
-    decide, calls = middleware.limiter.decide_now, iter((False, True, False))
+    decide, fails = middleware.limiter.decide_each, iter((True, False))
 
-    def decide_or_fail(call):
-        return 1 // 0 if next(calls) else decide(call)
+    def decide_or_fail(calls):
+        return 1 // 0 if next(fails) else decide(calls)
 
-    monkeypatch.setattr(middleware.limiter, "decide_now", decide_or_fail)
+    monkeypatch.setattr(middleware.limiter, "decide_each", decide_or_fail)
     answers = await asyncio.gather(*(_one(middleware) for _ in range(3)), return_exceptions=True)
-    assert [answers[0], answers[2]] == [(200, 18), (200, 17)]
-    assert isinstance(answers[1], ZeroDivisionError)
+    assert [type(answer) for answer in answers] == [ZeroDivisionError] * 3
+    assert await _answers(middleware, 2) == [(200, 18), (200, 17)]
+
+
+async def test_key_that_holds_something_else_is_nothing_to_the_others_of_its_turn():
+    middleware = RateLimitMiddleware(_app, store=MemoryStore(), default="20/min")
+    peers = [f"192.0.2.{number}" for number in range(8)]
+
+    async def turn():
+        return await asyncio.gather(*(_one(middleware, client=(peer, 1)) for peer in peers))
+
+    assert await turn() == [(200, 19)] * 8
+    await _spoil(middleware, client=("192.0.2.3", 1))
+    for left in (18, 17):
+        assert await turn() == [(200, None if peer == "192.0.2.3" else left) for peer in peers]
+
+
+async def test_mode_is_off_for_a_turn_that_was_begun_before(monkeypatch, store):
+    middleware = RateLimitMiddleware(_app, store=store, default="2/min")
+    assert await _answers(middleware, 2) == [(200, 1), (200, 0)]
+    monkeypatch.setenv("RATE_LIMIT_MODE", "off")
+    assert await _answers(middleware, 6) == [(200, None)] * 6
+
+
+@pytest.mark.parametrize("style", ["ratelimit", "x-ratelimit", "draft-11", "none", ("ratelimit", "draft-11")])
+@pytest.mark.parametrize("default", ["5/min", ["5/min", "9/h"], "5/min shadow"])
+async def test_headers_are_those_of_the_long_way(store, style, default, ratekit_clock):
+    async def lines(middleware):
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        await middleware(dict(SCOPE), _receive, send)
+        return sent[0]["headers"]
+
+    short, long = (RateLimitMiddleware(_app, store=store, default=default, headers=style) for _ in range(2))
+    long._passages.is_usable = False
+    await lines(long)
+    await lines(short)
+    ratekit_clock.advance(0.5)
+    for _ in range(3):
+        told = await lines(short)
+        for check, _ in _checks(short):
+            await short.limiter.refund(check.policy, check.subject, endpoint=check.endpoint)
+        assert told == await lines(long)

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from ratekit import Limit, Policy
-from ratekit.protocol import Call, Operation, compiled, decode, encode, merge, pack, pack_one, unpack
+from ratekit.plans import compiled
+from ratekit.protocol import Call, Operation, decode, encode, merge, pack, pack_one, unpack
 from ratekit.stores import script
 
 HEADER = script.read("ratekit").decode().split("]]")[0]

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ratekit import Limit
-from ratekit.results import ADMITS, OVERRIDDEN, SOFTLY, UNLIMITED, RateLimitResult
+from ratekit.figures import ADMITS, OVERRIDDEN, SOFTLY, UNLIMITED
+from ratekit.results import RateLimitResult
 
 small = st.integers(min_value=0, max_value=3)
 flags = st.sampled_from([0, ADMITS, ADMITS, ADMITS, ADMITS + OVERRIDDEN, SOFTLY, ADMITS + UNLIMITED])
