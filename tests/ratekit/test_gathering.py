@@ -89,11 +89,11 @@ async def test_nothing_is_kept_of_what_all_have_given_up():
 
 
 def test_event_loops_in_several_threads_do_their_own_work():
-    threads: dict[int, set[int]] = {}
+    threads: dict[int, set[threading.Thread]] = {}
 
     def note_thread(items):
         for item in items:
-            item[1] = threading.get_ident()
+            item[1] = threading.current_thread()  # the number of a thread that has ended is given to another
 
     gathering = Gathering(note_thread)
 
