@@ -557,16 +557,18 @@ local function run_tiers(now, arguments, cost, first_key, second_key, ...)
 end
 
 local function keep(arguments, cost, figures, ...)
-  return { arguments = arguments, cost = cost, figures = figures, keys = { ... } }
+  local ticket = { arguments = arguments, cost = cost, figures = figures, keys = { ... } }
+  ticket.sweeps = math.max(8, 4 * #ticket.keys)
+  return ticket
 end
 
 local function run_kept(now, ...)
   local tickets, replies, at = { ... }, {}, 0
   now_us = now
-  sweep(8 * #tickets)
   for index = 1, #tickets do
     local ticket = tickets[index]
     local arguments = ticket.arguments
+    sweep(ticket.sweeps)
     arguments[3], environment.ARGV, environment.KEYS = ticket.cost, arguments, ticket.keys
     local reply = script()
     for item = 1, ticket.figures do

@@ -26,7 +26,7 @@ Receive = Callable[[], Awaitable[Message]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Release = Callable[[], Awaitable[Any]]
 
-_OFF = RateLimitMode.OFF
+_ON, _OFF = RateLimitMode.ON, RateLimitMode.OFF
 _LIMITED = ("http", "websocket")
 
 
@@ -65,8 +65,9 @@ class RateLimitMiddleware:
                 await self.limiter.warm()
             await self.app(scope, receive, send)
             return
-        passages = self._passages
-        if passages.is_usable and not decisions.listeners:  # who listens is told in the request's own context
+        mode, passages = self.guard.mode(), self._passages
+        # Who listens is told in the request's own context.
+        if mode is _ON and passages.is_usable and not decisions.listeners:
             item: Item = [scope, send, None, None]
             waiting = passages.begin(item)
             if waiting is not None:
@@ -75,16 +76,15 @@ class RateLimitMiddleware:
             if passing:
                 await self.app(scope, receive, passing)
                 return
-            if bug is not None:
-                raise bug
             if passing is False:
                 await send_refusal(self.guard.answers.refusal(results_in(scope)), scope, receive, send)
                 return
-        await self._limit(scope, receive, send)
+            if bug is not None:
+                raise bug[0].with_traceback(bug[1])  # as it was: others may have raised it too
+        await self._limit(scope, receive, send, mode)
 
-    async def _limit(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _limit(self, scope: Scope, receive: Receive, send: Send, mode: RateLimitMode) -> None:
         """Pass a request on, or refuse it, whatever it takes to tell."""
-        mode = self.guard.mode()
         rule = None if mode is _OFF else self.guard.rule(scope.get("method", "GET"), asgi_path(scope))
         if rule is None:
             await self.app(scope, receive, send)

@@ -26,7 +26,7 @@ class Gathering:
     @types.coroutine
     def do(self, item: Item) -> Generator[None, None, None]:
         """Do the work on an item with that of others, in the context of any of them. An error is left as the last part of
-        each.
+        each, with where it came from.
 
         It is not done for who is cancelled before anybody's turn. Where there is no event loop of asyncio, it is done at
         once.
@@ -60,4 +60,4 @@ class Gathering:
             self._work(asked)
         except Exception as error:  # noqa: BLE001 - who has asked is told
             for item in asked:
-                item[-1] = error
+                item[-1] = error, error.__traceback__

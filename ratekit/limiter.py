@@ -181,7 +181,10 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult]]):
 
     def decide_each(self, calls: Sequence[Call]) -> list[RateLimitResult]:
         """Do the same with each of several calls, which come again: the same objects."""
-        return decode_each(calls, self._store.run_each(calls), self._answer_missed)
+        run_each = getattr(type(self._store), "run_each", None)  # see submit
+        if run_each is None:
+            return [self.decide_now(call) for call in calls]
+        return decode_each(calls, run_each(self._store, calls), self._answer_missed)
 
     def submit(self, call: Call, finish: Callable[[Sequence[int] | StoreOutage], None]) -> Awaitable[None] | None:
         """Begin what decide does, with no coroutine of its own and nobody told, where the limiter is_plain.

@@ -8,14 +8,12 @@ from functools import partial
 from ratekit.gathering import Gathering, Item
 from ratekit.guard import Asked, Guard
 from ratekit.limiter import AsyncRateLimiter
-from ratekit.modes import RateLimitMode
 from ratekit.outage import OnOutage, StoreOutage
 from ratekit.protocol import Call, decode
 from ratekit.requests import asgi_path
 from ratekit.results import RateLimitResult
 from ratekit.scopes import RESULTS, with_headers
 
-_ON = RateLimitMode.ON
 Known = tuple[Item, Sequence[Asked]]  # a request, and what there is to check of it: at least one thing
 
 
@@ -36,19 +34,19 @@ class Passages:
             self.begin = Gathering(self._settle).do
 
     def _known(self, items: Sequence[Item]) -> list[Known]:
-        """Return the requests of which it was found out for others what there is to check, if limits are enforced now."""
-        guard, known = self._guard, []
-        if guard.mode() is not _ON:
-            return []
-        rules, checks_of = guard.rules.found, guard.known_checks
+        """Return the requests of which it was found out for others what there is to check."""
+        rules, checks_of, known = self._guard.rules.found, self._guard.known_checks, []
         for item in items:
             scope = item[0]
-            path = asgi_path(scope) if scope.get("root_path") else scope["path"]
-            rule, client = rules[scope.get("method", "GET"), path], scope.get("client")
-            if rule is not None and rule.on_outage is None:
-                checks = checks_of((rule, client[0] if client else None))
-                if checks:
-                    known.append((item, checks))
+            try:
+                path = asgi_path(scope) if scope.get("root_path") else scope["path"]
+                rule, client = rules[scope.get("method", "GET"), path], scope.get("client")
+                if rule is not None and rule.on_outage is None:
+                    checks = checks_of((rule, client[0] if client else None))
+                    if checks:
+                        known.append((item, checks))
+            except (LookupError, TypeError):
+                continue  # a scope that lacks something: that is told on the long way, and is nothing to the others
         return known
 
     def _settle(self, items: Sequence[Item]) -> None:

@@ -29,7 +29,7 @@ _ENGINES = ("luajit21", "luajit20", "luajit", "lua55", "lua54", "lua53", "lua52"
 _MOST_PREPARED = 1024
 _MOST_KEYS = 8
 _MOST_CALLS = 10  # at once: Lua can return only so many values, and a call may have many limits
-_MOST_TICKETS = 4096
+_MOST_TICKETS = 16384  # as many calls as a front knows
 _MOST_AT_ONCE = 25  # the same for calls that are not merged of several policies: 25 times 50 limits, six figures each
 _FEW = 3  # calls, for which it is faster to ask one by one
 
@@ -85,7 +85,7 @@ class MemoryStore:
         """Decide calls that come again, the same objects, in one go: for each its figures, or that its keys hold something
         else.
         """
-        if len(calls) <= _FEW:
+        if len(calls) <= _FEW or type(self).run is not MemoryStore.run:
             return [self._run_or_tell(call) for call in calls]
         answers: list[Sequence[int] | StoreOutage] = []
         tickets = self._tickets

@@ -48,7 +48,7 @@ async def test_error_is_told_to_all_who_have_asked_in_that_turn_and_to_nobody_el
 
     gathering = Gathering(divide)
     answers = await asyncio.gather(*(_ask(gathering, divisor) for divisor in (1, 0, 2)))
-    assert [type(error) for _, error in answers] == [ZeroDivisionError] * 3
+    assert [type(error) for _, (error, _) in answers] == [ZeroDivisionError] * 3
     assert await _ask(gathering, 2) == [3, None]
 
 

@@ -196,9 +196,20 @@ def test_calls_that_come_again_do_not_fill_the_memory():
     from ratekit.protocol import encode
 
     store = MemoryStore()
-    for start in range(0, 10_000, 100):
+    for start in range(0, 20_000, 100):
         store.run_each([encode(MINUTE, f"u{number}") for number in range(start, start + 100)])
-    assert 0 < len(store._tickets) <= 4096
+    assert 0 < len(store._tickets) <= 16_384
+
+
+def test_calls_of_large_policies_leave_no_more_than_is_alive(ratekit_clock):
+    from ratekit.protocol import encode
+
+    store = MemoryStore()
+    policy = Policy("p", [Limit(10, 1 + number / 100, name=f"n{number}") for number in range(20)])
+    for turn in range(30):
+        store.run_each([encode(policy, f"{turn}:{number}") for number in range(25)])
+        ratekit_clock.advance(10)
+    assert len(store) <= 2 * 25 * 20
 
 
 def test_large_policies_are_decided_in_one_go_too():

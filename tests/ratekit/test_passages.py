@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import traceback
 
 import pytest
 
 from ratekit import AsyncRateLimiter, RateLimitMode, events
 from ratekit.addresses import TrustedProxies
 from ratekit.asgi import RateLimitMiddleware
+from ratekit.modes import add_mode_source
 from ratekit.requests import AsgiRequest
 from ratekit.stores.memory import MemoryStore
 from support.servers import start_server, stop_server, wheel_server
@@ -224,7 +227,83 @@ async def test_bug_surfaces_in_the_requests_of_its_turn_and_in_no_other(monkeypa
     monkeypatch.setattr(middleware.limiter, "decide_each", decide_or_fail)
     answers = await asyncio.gather(*(_one(middleware) for _ in range(3)), return_exceptions=True)
     assert [type(answer) for answer in answers] == [ZeroDivisionError] * 3
+    assert len(set(map(id, answers))) == 1
+    assert len(traceback.extract_tb(answers[0].__traceback__)) < 12  # it does not grow each time that it is raised
     assert await _answers(middleware, 2) == [(200, 18), (200, 17)]
+
+
+@pytest.mark.parametrize("wrong", [{"path": None}, {"path": ["/"]}, {"client": 5}])
+async def test_scope_that_makes_no_sense_is_nothing_to_the_others_of_its_turn(store, wrong):
+    middleware = RateLimitMiddleware(_app, store=store, default="20/min")
+    await _answers(middleware, 1)
+    requests = [_one(middleware), _one(middleware, **wrong), _one(middleware)]
+    answers = await asyncio.gather(*requests, return_exceptions=True)
+    assert [answers[0], answers[2]] == [(200, 18), (200, 17)]
+    assert isinstance(answers[1], TypeError | AttributeError)
+
+
+async def test_mode_source_is_asked_in_the_context_of_each_request(store):
+    tenant = contextvars.ContextVar("tenant", default="other")
+    remove = add_mode_source(lambda: "off" if tenant.get() == "trusted" else None)
+
+    async def ask(name):
+        tenant.set(name)
+        return await _one(middleware)
+
+    try:
+        middleware = RateLimitMiddleware(_app, store=store, default="2/min")
+        await _answers(middleware, 1)
+        names = ("other", "trusted", "trusted", "other", "other")
+        answers = await asyncio.gather(*(ask(name) for name in names))
+    finally:
+        remove()
+    assert answers == [(200, 0), (200, None), (200, None), (429, 0), (429, 0)]
+
+
+class _Own:
+    """A store in this process that is not ours: it has what the protocol of a store asks for, and takes note of calls."""
+
+    is_local = True
+
+    def __init__(self):
+        self.store, self.calls = MemoryStore(), []
+
+    def run(self, call):
+        self.calls.append(call)
+        return self.store.run(call)
+
+    def health(self):
+        return self.store.health()
+
+    async def aclose(self):
+        pass
+
+
+class _Handing(_Own):
+    """One that hands on to ours whatever it does not have itself."""
+
+    def __getattr__(self, name):
+        return getattr(vars(self)["store"], name)
+
+
+class _Inheriting(MemoryStore):
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def run(self, call):
+        self.calls.append(call)
+        return super().run(call)
+
+
+@pytest.mark.parametrize("make", [_Own, _Handing, _Inheriting])
+async def test_store_that_has_its_own_way_to_decide_is_asked_for_each_request(make):
+    store = make()
+    middleware = RateLimitMiddleware(_app, store=store, default="9/min", exempt=["/health"])
+    answers = await _answers(middleware, 1) + await _answers(middleware, 9)
+    assert answers == [(200, left) for left in range(8, -1, -1)] + [(429, 0)]
+    assert await _one(middleware, path="/health") == (200, None)
+    assert len(store.calls) == 10
 
 
 async def test_key_that_holds_something_else_is_nothing_to_the_others_of_its_turn():
