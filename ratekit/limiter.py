@@ -17,8 +17,8 @@ from ratekit.events import decisions, tell_decision
 from ratekit.limits import Limit, Policy
 from ratekit.modes import RateLimitMode
 from ratekit.operations import Operations
-from ratekit.outage import StoreOutage
-from ratekit.protocol import Call, decode, decode_each
+from ratekit.outage import StoreOutage, or_outage
+from ratekit.protocol import Call, decode
 from ratekit.results import RateLimitResult
 
 _log = logging.getLogger("ratekit.limiter")
@@ -177,14 +177,14 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult]]):
         try:
             return decode(call, self._store.run(call))
         except StoreOutage as error:
-            return self._answer_missed(call, error)
+            return self.missed(call, error)
 
-    def decide_each(self, calls: Sequence[Call]) -> list[RateLimitResult]:
-        """Do the same with each of several calls, which come again: the same objects."""
-        run_each = getattr(type(self._store), "run_each", None)  # see submit
+    def ask_each(self, calls: Sequence[Call]) -> list[Sequence[int] | StoreOutage]:
+        """Begin the same for each of several calls, which come again, the same objects: figures or outages, as of submit."""
+        run_each = getattr(type(self._store), "run_each", None)
         if run_each is None:
-            return [self.decide_now(call) for call in calls]
-        return decode_each(calls, run_each(self._store, calls), self._answer_missed)
+            return [or_outage(self._store.run, call) for call in calls]
+        return run_each(self._store, calls)  # type: ignore[no-any-return]
 
     def submit(self, call: Call, finish: Callable[[Sequence[int] | StoreOutage], None]) -> Awaitable[None] | None:
         """Begin what decide does, with no coroutine of its own and nobody told, where the limiter is_plain.
@@ -196,11 +196,9 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult]]):
         return None if submit is None else submit(self._store, call, finish)
 
     def missed(self, call: Call, error: StoreOutage) -> RateLimitResult:
-        """Answer a call that was submitted, and that the store could not decide."""
-        self._store.doubt(error.outage)
-        return self._answer_missed(call, error)
-
-    def _answer_missed(self, call: Call, error: StoreOutage) -> RateLimitResult:
+        """Answer a call that the store could not decide."""
+        if not self._store.is_local:
+            self._store.doubt(error.outage)
         return self._without_store(call, error.outage, RateLimitMode.ON, 0.0)
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, TypeVar
 
 from ratekit.errors import ConfigurationError
+
+Answer = TypeVar("Answer")
 
 # States in which a server cannot decide now, and will be able to later.
 _STATES = (
@@ -56,6 +60,14 @@ class StoreOutage(Exception):
     def __init__(self, outage: Outage) -> None:
         super().__init__(str(outage))
         self.outage = outage
+
+
+def or_outage(run: Callable[[Any], Answer], call: Any) -> Answer | StoreOutage:
+    """Return what a store answers to a call, or the outage that it raises."""
+    try:
+        return run(call)
+    except StoreOutage as outage:
+        return outage
 
 
 # Client libraries cut the word off and raise a class instead.

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+from ratekit import clock
 from ratekit.gathering import Gathering, Item
 from ratekit.guard import Asked, Guard
 from ratekit.limiter import AsyncRateLimiter
 from ratekit.outage import OnOutage, StoreOutage
-from ratekit.protocol import Call, decode
+from ratekit.protocol import decode
 from ratekit.requests import asgi_path
 from ratekit.results import RateLimitResult
-from ratekit.scopes import RESULTS, with_headers
+from ratekit.scopes import RESULTS, leave_first, results_in, with_headers
 
+Figures = Sequence[int]
 Known = tuple[Item, Sequence[Asked]]  # a request, and what there is to check of it: at least one thing
 
 
@@ -52,45 +54,41 @@ class Passages:
     def _settle(self, items: Sequence[Item]) -> None:
         """Decide requests in this process."""
         known = self._known(items)
-        self._leave(known, self._limiter.decide_each([checks[0][1] for _, checks in known]))
+        self._leave(known, self._limiter.ask_each([checks[0][1] for _, checks in known]))
 
     def _ask(self, item: Item) -> Awaitable[None] | None:
         """Let the store decide a request, if there is one thing to check."""
         known = self._known((item,))
         if not known or len(known[0][1]) != 1:
             return None
-        call = known[0][1][0][1]
-        take = partial(self._take, known, call)
         try:
-            return self._limiter.submit(call, take)
+            return self._limiter.submit(known[0][1][0][1], partial(self._take, known))
         except StoreOutage as outage:
-            take(outage)
+            self._take(known, outage)
             return None
 
-    def _take(self, known: Sequence[Known], call: Call, figures: Sequence[int] | StoreOutage) -> None:
-        """Take what the store has said, or that it could not."""
-        result = self._limiter.missed(call, figures) if isinstance(figures, StoreOutage) else decode(call, figures)
-        self._leave(known, (result,))
+    def _take(self, known: Sequence[Known], answer: Figures | StoreOutage) -> None:
+        self._leave(known, (answer,))
 
-    def _leave(self, known: Sequence[Known], firsts: Sequence[RateLimitResult]) -> None:
-        """Tell requests what came of them, by what came of the first check of each."""
-        answers = self._guard.answers
+    def _leave(self, known: Sequence[Known], firsts: Sequence[Figures | StoreOutage]) -> None:
+        """Tell requests what came of them, by what the store has said to the first check of each, or that it could not."""
+        answers, now = self._guard.answers, clock.now()
         lines_of = answers.plain_of
-        for (item, checks), result in zip(known, firsts, strict=True):
+        for (item, checks), answer in zip(known, firsts, strict=True):
             scope, send, _, _ = item
-            results = scope.setdefault(RESULTS, [])
-            results.append(result)
-            lines = None
-            if len(checks) == len(results) == 1 and not checks[0][1][0].limits[0].shadow:
-                lines = lines_of(result[1])
-            if lines is not None or self._passes(checks, results):
-                item[2] = with_headers(send, results, answers, lines)
+            call = checks[0][1]
+            is_plain = len(checks) == 1 and RESULTS not in scope and not call[0].limits[0].shadow
+            if is_plain and not isinstance(answer, StoreOutage) and (lines := lines_of(answer)) is not None:
+                item[2] = with_headers(send, leave_first(scope, call, answer, now), answers, lines)
             else:
-                item[2] = False
+                results = results_in(scope)
+                item[2] = self._passes(checks, answer, results) and with_headers(send, results, answers)
 
-    def _passes(self, checks: Sequence[Asked], results: list[RateLimitResult]) -> bool:
-        """Whether a request passes whose first check is decided: by it, and by one after the other of the rest."""
-        for _, call in checks[1:]:
+    def _passes(self, checks: Sequence[Asked], answer: Figures | StoreOutage, results: list[RateLimitResult]) -> bool:
+        """Whether a request passes: by what is known of its first check, and by one after the other of the rest."""
+        (_, call), *rest = checks
+        results.append(self._limiter.missed(call, answer) if isinstance(answer, StoreOutage) else decode(call, answer))
+        for _, call in rest:
             if not results[-1].allowed:
                 return False
             results.append(self._limiter.decide_now(call))

@@ -6,11 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import lru_cache
 from time import time
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ratekit import clock, keys
 from ratekit.errors import ConfigurationError
@@ -22,7 +22,6 @@ from ratekit.results import RateLimitResult
 _LONGEST_PART = keys.LONGEST_PART
 
 Item = bytes | str | int | float
-Fault = TypeVar("Fault", bound=Exception)
 
 
 class Operation(StrEnum):
@@ -166,23 +165,13 @@ def unpack(calls: Sequence[Call], reply: Sequence[Any]) -> list[Sequence[int] | 
     return answers
 
 
-def decode(call: Call, figures: Sequence[int], degraded: str | None = None) -> RateLimitResult:
-    """Make the result of a call's figures."""
-    decided_at = time() if clock.source is None else clock.now()
+def decode(
+    call: Call, figures: Sequence[int], degraded: str | None = None, decided_at: float | None = None
+) -> RateLimitResult:
+    """Make the result of a call's figures, which were found just now if it is not said when."""
+    if decided_at is None:
+        decided_at = time() if clock.source is None else clock.now()
     return _new(RateLimitResult, (call[0].limits, figures, decided_at, degraded))
-
-
-def decode_each(
-    calls: Sequence[Call],
-    answers: Sequence[Sequence[int] | Fault],
-    missed: Callable[[Call, Fault], RateLimitResult],
-) -> list[RateLimitResult]:
-    """Make the result of each of several calls that were decided in one go; missed makes it where there are no figures."""
-    now = clock.now()
-    return [
-        missed(call, answer) if isinstance(answer, Exception) else _new(RateLimitResult, (call[0].limits, answer, now, None))
-        for call, answer in zip(calls, answers, strict=True)
-    ]
 
 
 def _endpoint_of(policy: Policy | Limit, endpoint: str | None) -> str:

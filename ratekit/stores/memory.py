@@ -19,7 +19,7 @@ from ratekit.breaker import Health
 from ratekit.errors import ConfigurationError
 from ratekit.events import StoreState
 from ratekit.figures import FIGURES
-from ratekit.outage import StoreOutage, outage_in
+from ratekit.outage import StoreOutage, or_outage, outage_in
 from ratekit.plans import Compiled
 from ratekit.protocol import CHECK, Call, pack, pack_one, unpack
 from ratekit.stores import script
@@ -86,7 +86,7 @@ class MemoryStore:
         else.
         """
         if len(calls) <= _FEW or type(self).run is not MemoryStore.run:
-            return [self._run_or_tell(call) for call in calls]
+            return [or_outage(self.run, call) for call in calls]
         answers: list[Sequence[int] | StoreOutage] = []
         tickets = self._tickets
         for start in range(0, len(calls), _MOST_AT_ONCE):
@@ -143,12 +143,6 @@ class MemoryStore:
 
     async def aclose(self) -> None:
         """Do the same, awaited."""
-
-    def _run_or_tell(self, call: Call) -> Sequence[int] | StoreOutage:
-        try:
-            return self.run(call)
-        except StoreOutage as outage:
-            return outage
 
     def _ticket(self, call: Call) -> tuple[Any, Call]:
         """Return what runs a call in one go with others, and the call."""

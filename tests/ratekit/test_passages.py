@@ -13,6 +13,8 @@ from ratekit.addresses import TrustedProxies
 from ratekit.asgi import RateLimitMiddleware
 from ratekit.modes import add_mode_source
 from ratekit.requests import AsgiRequest
+from ratekit.results import RateLimitResult
+from ratekit.scopes import results_in
 from ratekit.stores.memory import MemoryStore
 from support.servers import start_server, stop_server, wheel_server
 
@@ -101,10 +103,45 @@ async def test_limit_by_address_is_decided_first_and_the_strictest_is_told(store
     assert [result.request_count for result in peeked] == [2, 2]  # what the address may not do spends nothing else
 
 
-async def test_fronts_one_inside_the_other_tell_of_the_strictest(store):
+@pytest.mark.parametrize("copies", [False, True])
+async def test_fronts_one_inside_the_other_tell_of_the_strictest(store, copies):
     inner = RateLimitMiddleware(_app, store=store, default="3/min", rules={"/": "4/min"})
-    outer = RateLimitMiddleware(inner, store=store, default="9/min")
+
+    async def between(scope, receive, send):
+        await inner(dict(scope) if copies else scope, receive, send)
+
+    outer = RateLimitMiddleware(between, store=store, default="9/min")
     assert [await _one(outer) for _ in range(5)] == [(200, 3), (200, 2), (200, 1), (200, 0), (429, 0)]
+
+
+async def test_what_was_decided_can_be_read_by_the_application(store, ratekit_clock):
+    seen = []
+
+    async def app(scope, receive, send):
+        seen.append(list(results_in(scope)))
+        assert results_in(scope) is results_in(scope)
+        await _app(scope, receive, send)
+
+    middleware = RateLimitMiddleware(app, store=store, default="9/min")
+    long = RateLimitMiddleware(app, store=store, default="9/min")
+    long._passages.is_usable = False
+    for front, left in ((middleware, 8), (middleware, 7), (long, 6)):
+        assert await _one(front) == (200, left)
+    (_,), (short,), (result,) = seen
+    assert type(short) is RateLimitResult
+    assert short.decided_at == result.decided_at == ratekit_clock.now
+    assert (short.limits, short.remaining, short.degraded) == (result.limits, 7, None)
+
+
+async def test_application_that_refuses_by_itself_is_told_when_to_come_back(store):
+    """As on the long way: a 429 has Retry-After only if a limit was exceeded."""
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 429, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    middleware = RateLimitMiddleware(app, store=store, default="9/min")
+    assert await _answers(middleware, 1) + await _answers(middleware, 2) == [(429, 8), (429, 7), (429, 6)]
 
 
 async def test_request_that_is_not_limited_passes_untouched(store):
@@ -219,12 +256,12 @@ async def _until_decided(middleware):
 async def test_bug_surfaces_in_the_requests_of_its_turn_and_in_no_other(monkeypatch):
     middleware = RateLimitMiddleware(_app, store=MemoryStore(), default="20/min")
     await _answers(middleware, 1)
-    decide, fails = middleware.limiter.decide_each, iter((True, False))
+    decide, fails = middleware.limiter.ask_each, iter((True, False))
 
     def decide_or_fail(calls):
         return 1 // 0 if next(fails) else decide(calls)
 
-    monkeypatch.setattr(middleware.limiter, "decide_each", decide_or_fail)
+    monkeypatch.setattr(middleware.limiter, "ask_each", decide_or_fail)
     answers = await asyncio.gather(*(_one(middleware) for _ in range(3)), return_exceptions=True)
     assert [type(answer) for answer in answers] == [ZeroDivisionError] * 3
     assert len(set(map(id, answers))) == 1
