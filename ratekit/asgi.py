@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from ratekit import fleet
+from ratekit import fleet, modes
 from ratekit.errors import RatekitError
 from ratekit.events import decisions
 from ratekit.front import Check, Refusal, is_refused, refusal_of
@@ -65,9 +65,9 @@ class RateLimitMiddleware:
                 await self.limiter.warm()
             await self.app(scope, receive, send)
             return
-        mode, passages = self.guard.mode(), self._passages
-        # Who listens is told in the request's own context.
-        if mode is _ON and passages.is_usable and not decisions.listeners:
+        passages = self._passages
+        # In the request's own context it is told to who listens, and asked of sources of the mode that are not ours.
+        if passages.is_usable and not decisions.listeners and (not modes.added or self.guard.mode() is _ON):
             item: Item = [scope, send, None, None]
             waiting = passages.begin(item)
             if waiting is not None:
@@ -81,10 +81,11 @@ class RateLimitMiddleware:
                 return
             if bug is not None:
                 raise bug[0].with_traceback(bug[1])  # as it was: others may have raised it too
-        await self._limit(scope, receive, send, mode)
+        await self._limit(scope, receive, send)
 
-    async def _limit(self, scope: Scope, receive: Receive, send: Send, mode: RateLimitMode) -> None:
+    async def _limit(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it, whatever it takes to tell."""
+        mode = self.guard.mode()
         rule = None if mode is _OFF else self.guard.rule(scope.get("method", "GET"), asgi_path(scope))
         if rule is None:
             await self.app(scope, receive, send)

@@ -126,7 +126,7 @@ def _default_sources() -> tuple[_Source, ...]:
 
 
 _sources = _default_sources()
-_OWN_SOURCES = len(_sources)
+added: tuple[_Source, ...] = ()  # those of the sources that the application has added
 # The mode while only RATE_LIMIT_MODE has a say, with what it was found by: the sources, and the variable's value.
 _last: tuple[tuple[_Source, ...] | None, Any, RateLimitMode] = (None, None, RateLimitMode.ON)
 
@@ -146,7 +146,7 @@ def get_rate_limit_mode() -> RateLimitMode:
 def _ask(sources: tuple[_Source, ...]) -> RateLimitMode:
     global _last
     raw, mode = _mode_variable(), sources[0].mode()
-    if len(sources) == _OWN_SOURCES:
+    if not added:
         _last = (sources, raw, mode)
     return weakest(mode, *(source.mode() for source in sources[1:]))
 
@@ -161,18 +161,21 @@ def add_mode_source(read: Callable[[], str | None], name: str = "mode source") -
 
     Returns a function that takes the source away again.
     """
-    global _sources
     source = _Source(name, read)
-    _sources = (*_sources, source)
+    _change((*added, source))
     return partial(_remove, source)
 
 
 def _remove(source: _Source) -> None:
-    global _sources
-    _sources = tuple(other for other in _sources if other is not source)
+    _change(tuple(other for other in added if other is not source))
+
+
+def _change(sources: tuple[_Source, ...]) -> None:
+    global _sources, added
+    _sources, added = (*_sources[: len(_sources) - len(added)], *sources), sources
 
 
 def reset_mode_sources() -> None:
     """Forget every added source and every remembered value. For tests."""
-    global _sources
-    _sources = _default_sources()
+    global _sources, added
+    _sources, added = _default_sources(), ()

@@ -9,12 +9,14 @@ from ratekit import clock
 from ratekit.gathering import Gathering, Item
 from ratekit.guard import Asked, Guard
 from ratekit.limiter import AsyncRateLimiter
+from ratekit.modes import RateLimitMode
 from ratekit.outage import OnOutage, StoreOutage
 from ratekit.protocol import decode
 from ratekit.requests import asgi_path
 from ratekit.results import RateLimitResult
 from ratekit.scopes import RESULTS, leave_first, results_in, with_headers
 
+_ON = RateLimitMode.ON
 Figures = Sequence[int]
 Known = tuple[Item, Sequence[Asked]]  # a request, and what there is to check of it: at least one thing
 
@@ -36,7 +38,9 @@ class Passages:
             self.begin = Gathering(self._settle).do
 
     def _known(self, items: Sequence[Item]) -> list[Known]:
-        """Return the requests of which it was found out for others what there is to check."""
+        """Return the requests of which it was found out for others what there is to check, if limits are enforced now."""
+        if self._guard.mode() is not _ON:
+            return []
         rules, checks_of, known = self._guard.rules.found, self._guard.known_checks, []
         for item in items:
             scope = item[0]

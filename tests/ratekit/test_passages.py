@@ -133,9 +133,7 @@ async def test_what_was_decided_can_be_read_by_the_application(store, ratekit_cl
     assert (short.limits, short.remaining, short.degraded) == (result.limits, 7, None)
 
 
-async def test_application_that_refuses_by_itself_is_told_when_to_come_back(store):
-    """As on the long way: a 429 has Retry-After only if a limit was exceeded."""
-
+async def test_application_that_refuses_by_itself_has_the_figures_of_its_request(store):
     async def app(scope, receive, send):
         await send({"type": "http.response.start", "status": 429, "headers": []})
         await send({"type": "http.response.body", "body": b""})
