@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from time import monotonic
 
 from ratekit.errors import ConfigurationError, RateLimitUnavailable
 from ratekit.local import LocalFallback
+from ratekit.loggers import Logger
 from ratekit.outage import OnOutage, Outage, as_on_outage
 from ratekit.protocol import Call
 
 INSTANCES_VARIABLE = "RATE_LIMIT_INSTANCES"
 _MOST_DEBTS = 50  # in one call of the store
 _LOG_SECONDS = 60.0  # between two lines about the same reason
-_log = logging.getLogger("ratekit.limiter")
+_log = Logger("ratekit.limiter")
 
 
 class Absence:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from time import monotonic
 
 from ratekit import clock
 from ratekit.events import StoreState, tell_store_change
+from ratekit.loggers import Logger
 from ratekit.outage import Outage, StoreOutage
 
 MOST_FAILURES = 3  # in a row, before the store is left alone
 FIRST_PROBE, LONGEST_PROBE = 0.1, 0.4  # seconds between two looks at a store that is down
-_log = logging.getLogger("ratekit.store")
+_log = Logger("ratekit.store")
 
 
 @dataclass(frozen=True, slots=True)

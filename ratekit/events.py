@@ -5,7 +5,6 @@ A listener is called where it happens, in the request's own context, and has to 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from enum import StrEnum
 from time import perf_counter
@@ -15,6 +14,7 @@ from ratekit import keys
 from ratekit.errors import ConfigurationError
 from ratekit.figures import ADMITS, FIGURES, OVERRIDDEN
 from ratekit.limits import UNNAMED_POLICY, Limit
+from ratekit.loggers import Logger
 from ratekit.modes import RateLimitMode
 from ratekit.protocol import Call, Operation
 from ratekit.results import RateLimitResult
@@ -23,7 +23,7 @@ Event = TypeVar("Event")
 Remove = Callable[[], None]
 _tuple = tuple.__new__  # a named tuple's own constructor takes a detour
 _CHECK, _ACQUIRE = Operation.CHECK, Operation.ACQUIRE
-_log = logging.getLogger("ratekit.events")
+_log = Logger("ratekit.events")
 
 
 class Outcome(StrEnum):

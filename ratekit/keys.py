@@ -24,7 +24,7 @@ LONGEST_PART = 200  # bytes; a longer part is hashed
 _HASHED = "%sha256-"  # no escaped part can start like this: "%" is always followed by two hexadecimal digits
 
 _plain = re.compile(r"[!-$&-z|~]{1,200}", re.ASCII).fullmatch
-_override_key = re.compile(r"(?P<prefix>.+?)_override:(?P<endpoint>[^{}]*):\{(?P<subject>[^{}]*)\}", re.DOTALL).fullmatch
+_OVERRIDE_KEY = r"(?P<prefix>.+?)_override:(?P<endpoint>[^{}]*):\{(?P<subject>[^{}]*)\}"
 
 
 class OverrideKey(NamedTuple):
@@ -111,7 +111,7 @@ def project_subject(org_id: object, project_id: object) -> str:
 def parse_override_key(key: str | bytes) -> OverrideKey:
     """Take an override's key apart, from the right, as endpoints contain colons; ConfigurationError if it is none."""
     text = key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else key
-    match = _override_key(text)
+    match = re.fullmatch(_OVERRIDE_KEY, text, re.DOTALL)
     if not match:
         raise ConfigurationError(f"key {text!r} is not the key of an override")
     return OverrideKey(_unescaped(match["endpoint"]), _unescaped(match["subject"]))

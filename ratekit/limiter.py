@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -15,13 +14,14 @@ from ratekit import stores
 from ratekit.errors import RateLimitExceeded, RateLimitUnavailable
 from ratekit.events import decisions, tell_decision
 from ratekit.limits import Limit, Policy
+from ratekit.loggers import Logger
 from ratekit.modes import RateLimitMode
 from ratekit.operations import Operations
 from ratekit.outage import StoreOutage, or_outage
 from ratekit.protocol import Call, decode
 from ratekit.results import RateLimitResult
 
-_log = logging.getLogger("ratekit.limiter")
+_log = Logger("ratekit.limiter")
 _under_way: set[Any] = set()  # an event loop itself does not keep its tasks alive
 
 

@@ -23,9 +23,9 @@ _UNITS = {
     "h": 3600, "hour": 3600, "hours": 3600,
     "d": 86400, "day": 86400, "days": 86400,
 }  # fmt: skip
-_RATE = re.compile(r"(\d{1,15}) ?/ ?(\d{1,9})? ?([a-z]+?)(?: burst (\d{1,15}))?( shadow)?", re.ASCII)
-_DURATION = re.compile(r"(-?\d{1,12}(?:\.\d{1,6})?) ?([a-z]*)", re.ASCII)
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*", re.ASCII)
+_RATE = r"(\d{1,15}) ?/ ?(\d{1,9})? ?([a-z]+?)(?: burst (\d{1,15}))?( shadow)?"  # compiled on first use
+_DURATION = r"(-?\d{1,12}(?:\.\d{1,6})?) ?([a-z]*)"
+_NAME = r"[a-z0-9][a-z0-9._-]*"
 
 
 class Algorithm(StrEnum):
@@ -70,7 +70,7 @@ class Limit:
     @classmethod
     def parse(cls, rate: str) -> Limit:
         """Read a limit such as "20/s", "5000/15min", "100/s burst 200" or "60/min shadow"; the whole string has to match."""
-        match = _RATE.fullmatch(rate) if isinstance(rate, str) else None
+        match = re.fullmatch(_RATE, rate, re.ASCII) if isinstance(rate, str) else None
         unit = _UNITS.get(match[3]) if match else None
         if not match or not unit:
             raise ConfigurationError(
@@ -150,14 +150,14 @@ class Policy:
 
 def check_name(name: str) -> str:
     """Return the name of a limit as it is, or raise ConfigurationError if no limit can have it."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not re.fullmatch(_NAME, name, re.ASCII):
         raise ConfigurationError(f"name {name!r} is not a limit's name: lower-case letters, digits, '.', '-' and '_'")
     return name
 
 
 def parse_seconds(text: str) -> float:
     """Read a length of time such as "90", "90s", "15min" or "24h"; the whole string has to match."""
-    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    match = re.fullmatch(_DURATION, text, re.ASCII) if isinstance(text, str) else None
     unit = _UNITS.get(match[2] or "s") if match else None
     if not match or not unit:
         raise ConfigurationError(f"duration {text!r} is not a length of time: write it like '90', '90s', '15min' or '24h'")

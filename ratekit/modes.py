@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 from collections.abc import Callable
@@ -11,13 +10,14 @@ from functools import partial
 from typing import Any
 
 from ratekit.errors import ConfigurationError
+from ratekit.loggers import Logger
 
 MODE_VARIABLE = "RATE_LIMIT_MODE"
 FILE_VARIABLE = "RATE_LIMIT_MODE_FILE"
 _GONE_SECONDS = 1.0
 _NOTHING_READ = object()
 
-_log = logging.getLogger("ratekit.modes")
+_log = Logger("ratekit.modes")
 
 
 class RateLimitMode(StrEnum):

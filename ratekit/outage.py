@@ -19,11 +19,11 @@ _STATES = (
 )  # fmt: skip
 # Faults of how the server or the client is set up, which waiting does not mend.
 _FAULTS = ("NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE", "DENIED", "NOPROTO")
-_WORD = re.compile(r"(?<![A-Z])-?(" + "|".join(_STATES + _FAULTS) + r")\b")
+_WORD = r"(?<![A-Z])-?(" + "|".join(_STATES + _FAULTS) + r")\b"  # compiled when there is an outage, not at import
 
 
 # A right that a script's user lacks is told without a word in capitals, and in other words by each release.
-_NO_RIGHT = re.compile(r"user executing the script can't|ACL failure in script|has no permissions to (?:run|access)")
+_NO_RIGHT = r"user executing the script can't|ACL failure in script|has no permissions to (?:run|access)"
 
 
 class OnOutage(StrEnum):
@@ -99,8 +99,8 @@ def classify_reply(message: str) -> Outage | None:
 
     Redis 6.2 wraps errors met inside a script in text, so the word is looked for anywhere.
     """
-    match = _WORD.search(message)
-    if not match and _NO_RIGHT.search(message):
+    match = re.search(_WORD, message)
+    if not match and re.search(_NO_RIGHT, message):
         return Outage("noperm", message, is_fault=True)
     if not match:
         return Outage("max_clients", message) if "max number of clients" in message else None

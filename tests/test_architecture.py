@@ -76,6 +76,7 @@ LEVELS = {
     "ratekit.guard": 3,
     "ratekit.gathering": 0,
     "ratekit.caches": 0,
+    "ratekit.loggers": 0,
     "ratekit.scopes": 3,
     "ratekit.passages": 3,
     "ratekit.asgi": 3,
