@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from ratekit.errors import ConfigurationError, RateLimitUnavailable
-from ratekit.local import LocalFallback
 from ratekit.loggers import Logger
 from ratekit.outage import OnOutage, Outage, as_on_outage
 from ratekit.protocol import Call
+
+if TYPE_CHECKING:
+    from ratekit.local import LocalFallback
 
 INSTANCES_VARIABLE = "RATE_LIMIT_INSTANCES"
 _MOST_DEBTS = 50  # in one call of the store
@@ -23,7 +26,11 @@ class Absence:
 
     def __init__(self, on_outage: str, instances: int | None) -> None:
         self.on_outage = as_on_outage(on_outage)
-        self.local = LocalFallback(_checked_instances(instances)) if self.on_outage is OnOutage.LOCAL else None
+        self.local: LocalFallback | None = None
+        if self.on_outage is OnOutage.LOCAL:
+            from ratekit.local import LocalFallback  # few want it, and it takes its time to load
+
+            self.local = LocalFallback(_checked_instances(instances))
         self._logged: dict[str, float] = {}
 
     def answer(self, call: Call, outage: Outage) -> Sequence[int]:

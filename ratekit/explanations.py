@@ -144,7 +144,7 @@ def tier_as_dict(tier: Tier) -> dict[str, Any]:
     """Return what a limit says as values that JSON knows."""
     limit = tier.limit
     own = {"max_requests": limit.max_requests, "window": limit.window, "burst": limit.burst}
-    said = {name: getattr(tier, name) for name in Tier.__slots__ if name != "limit"}
+    said = {name: getattr(tier, name) for name in Tier._fields if name != "limit"}
     return {"name": tier.name, "algorithm": str(limit.algorithm), "shadow": limit.shadow, "own": own} | said
 
 

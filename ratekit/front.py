@@ -78,7 +78,7 @@ class Answers:
         self._raw_of = self._style.raw()  # the header lines of one result on an answer that is no refusal, as ASGI has them
         self.plain_of = self._style.plain()  # the same by the figures of an only limit, no shadow, if it admits
         self._raw_names = frozenset(name.lower().encode() for name in self._style.names)
-        self._shortest = min(map(len, self._raw_names), default=0)
+        self.shortest = min(map(len, self._raw_names), default=0)  # of the names: a shorter line is none of these
         if body is not None and not callable(body):
             raise ConfigurationError(f"body {body!r} is not a callable of the result")
         self._body = body
@@ -112,9 +112,9 @@ class Answers:
 
     def replaced(self, lines: Iterable[RawLine], added: list[RawLine]) -> list[RawLine]:
         """Return lines with those that were made for them in place of any of the same names."""
-        kept, names, shortest = [*lines], self._raw_names, self._shortest
+        kept, names = [*lines], self._raw_names
         for name, _ in kept:
-            if len(name) >= shortest and name.lower() in names:
+            if name.lower() in names:
                 return _replaced(kept, added, names) if added else kept
         return kept + added
 

@@ -6,11 +6,10 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, Self, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar
 
 from ratekit import stores
 from ratekit.absence import Absence
-from ratekit.breaker import Health
 from ratekit.errors import ConfigurationError, RateLimitUnavailable
 from ratekit.events import tell_decision
 from ratekit.keys import DEFAULT_PREFIX, check_prefix
@@ -20,6 +19,9 @@ from ratekit.outage import OnOutage, Outage
 from ratekit.protocol import CHECK, Call, Operation, decode, encode
 from ratekit.refusals import RefusalCache
 from ratekit.results import RateLimitResult
+
+if TYPE_CHECKING:
+    from ratekit.breaker import Health
 
 DEADLINE = 0.05  # seconds that the store has for an answer
 Answer = TypeVar("Answer")

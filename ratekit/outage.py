@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ratekit.errors import ConfigurationError
 
@@ -42,8 +41,7 @@ def as_on_outage(value: str) -> OnOutage:
         raise ConfigurationError(f"on_outage {value!r} is unknown: it is one of {', '.join(OnOutage)}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Outage:
+class Outage(NamedTuple):
     """Why a store could not decide. `reason` is one word, fit for a metric's label."""
 
     reason: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from ratekit import headers
@@ -11,8 +10,7 @@ from ratekit.figures import ADMITS, FIGURES, OVERRIDDEN, SOFTLY, UNLIMITED, UNRE
 from ratekit.limits import Limit
 
 
-@dataclass(frozen=True, slots=True)
-class Tier:
+class Tier(NamedTuple):
     """What one limit of a policy says. Durations are seconds."""
 
     limit: Limit

@@ -49,10 +49,16 @@ def _send_with_headers(
     send: Send, results: Results, answers: Answers, made: list[RawLine] | None, message: Message
 ) -> Awaitable[None]:
     if message["type"] in _STARTS:
-        lines, status = message.get("headers", ()), message["status"]
+        lines, status = [*message.get("headers", ())], message["status"]
         if made is None or status == 429 or len(results) != 1:
             lines = answers.written(lines, _decoded(results), refused=status == 429)
         else:
-            lines = answers.replaced(lines, made)
+            shortest = answers.shortest
+            for name, _ in lines:
+                if len(name) >= shortest:
+                    lines = answers.replaced(lines, made)
+                    break
+            else:
+                lines += made
         message = {**message, "headers": lines}  # some applications send the same one again
     return send(message)

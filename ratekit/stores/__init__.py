@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ratekit.breaker import Health
 from ratekit.errors import ConfigurationError
 from ratekit.protocol import Call
+
+if TYPE_CHECKING:
+    from ratekit.breaker import Health
 
 URL_VARIABLE = "RATE_LIMIT_STORE_URL"
 DEFAULT_URL = "memory://"
