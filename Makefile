@@ -3,22 +3,38 @@ PYTHON ?= python3
 PORT ?= 8000
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet
+# Two stages of one environment: the demo waits for little, the tests for everything.
+DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
+DEMO_NEEDS := '.[fastapi,redis]' 'uvicorn>=0.40'
+TEST_NEEDS := '.[redis,fastapi,django,drf,ninja,cli]' --group dev
 WORKERS ?= auto
 
-.PHONY: help demo test faults outages fuzz lint bench wheel clean
+.PHONY: help demo dev test faults outages fuzz lint bench wheel clean
 
 help:  ## Show what can be made.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-$(READY): pyproject.toml
+$(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable '.[redis,fastapi,django,drf,ninja,cli]' --group dev
 	@touch $@
 
-demo: $(READY)  ## Run a small API with one limited route (PORT=8000).
-	$(BIN)/python example_projects/fastapi_quickstart/main.py --port $(PORT)
+$(DEMO): pyproject.toml | $(VENV)/.made
+	@echo "Installing what the demo needs into $(VENV): half a minute, once."
+	$(PIP) --editable $(DEMO_NEEDS)
+	@touch $@
+
+$(READY): pyproject.toml | $(VENV)/.made
+	@echo "Installing what the tests need into $(VENV): a minute or two, once."
+	$(PIP) 'pip>=25.1'
+	$(PIP) --editable $(TEST_NEEDS)
+	@touch $@ $(DEMO)
+
+demo: $(DEMO)  ## Run a small API with one limited route (PORT=8000).
+	@$(BIN)/python example_projects/fastapi_quickstart/main.py --port $(PORT)
+
+dev: $(READY)  ## Install all that the tests, the linters and the benchmarks need.
 
 test: $(READY) lint  ## Run ruff, mypy and the whole suite.
 	$(BIN)/python -m pytest -q -n $(WORKERS)
@@ -27,12 +43,12 @@ faults: $(READY)  ## Break things on purpose, and measure what comes of it (buil
 	$(BIN)/python -m pytest -q --show-capture=no tests/faults
 
 outages: $(READY)  ## Put what make faults has measured into docs/outages.md.
-	cd tests && ../$(BIN)/python -m faults.report ../build/faults.json
+	PYTHONPATH=tests $(BIN)/python -m faults.report build/faults.json
 
-fuzz: $(READY)  ## Compare the script with its models on many more random histories.
-	RATEKIT_FUZZ=$${RATEKIT_FUZZ:-20} $(BIN)/python -m pytest -q -n $(WORKERS) tests/lua
+fuzz: $(READY)  ## Compare the script with its models, and fronts with applications, on many more random histories and requests.
+	RATEKIT_FUZZ=$${RATEKIT_FUZZ:-20} $(BIN)/python -m pytest -q -n $(WORKERS) tests/lua tests/ratekit/web/test_reading.py
 
-lint: $(READY)
+lint: $(READY)  ## Run ruff and mypy.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -71,7 +71,7 @@ def _save(found: report.Document, folder: Path, shown_on: Sequence[Path]) -> Non
 
 def _settings(options: argparse.Namespace) -> Settings:
     plan, rounds = SHORT if options.short else FULL, options.rounds or _ROUNDS
-    return Settings(rounds, options.server or server.wheel_executable(), replace(plan, rounds=min(plan.rounds, rounds)))
+    return Settings(rounds, options.server or server.wheel_server(), replace(plan, rounds=min(plan.rounds, rounds)))
 
 
 def _parser() -> argparse.ArgumentParser:

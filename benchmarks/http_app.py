@@ -36,6 +36,9 @@ def make(case: str, store: str | None) -> Any:
     elif case == "dependency, installed":
         dependencies = [Depends(PathRateLimiter(MANY, 60))]
         install(app, store=store)
+    elif case == "dependency by address, installed":
+        dependencies = [Depends(PathRateLimiter(MANY, 60, by="ip"))]
+        install(app, store=store)
 
     @app.get("/", dependencies=dependencies)
     async def read() -> dict[str, str]:

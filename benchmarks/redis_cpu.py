@@ -13,9 +13,9 @@ from benchmarks.rounds import Case, Pair, Row, measure
 from benchmarks.server import running
 from benchmarks.settings import Settings
 from ratekit import Policy
-from ratekit.figures import ADMITS, FIGURES
-from ratekit.keys import DEFAULT_PREFIX, override_key
-from ratekit.protocol import encode, pack
+from ratekit.core.figures import ADMITS, FIGURES
+from ratekit.core.keys import DEFAULT_PREFIX, override_key
+from ratekit.core.protocol import encode, pack
 from ratekit.stores import script
 
 _DECISION_TARGET = 2.0

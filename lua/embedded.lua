@@ -1,63 +1,163 @@
 --[[
-The Redis commands that ratekit uses, in memory, for running lua/ratekit.lua in the process.
+The Redis commands that ratekit uses, in memory: runs lua/ratekit.lua inside the process.
 
-Loaded with the script's text; returns
-  prepare(...)                 makes an ARGV of one request for later calls; its cost is left out, and put last
-  run(now_us, arguments, cost, ...)
-                               runs the script with a prepared ARGV, this cost, and these KEYS, at most two; returns the
-                               first 6 items of the reply: one limit's answer
+Loaded with the script's text, the most counters to hold, and a random number; returns these functions:
+  prepare(version, operation, ..., cost)
+                              makes the ARGV of one request for later calls, with the cost moved to its place
+  run(now_us, arguments, cost, key, key)
+                              runs the script with a prepared ARGV, this cost, and one or two KEYS: the fast path for a
+                              policy of one limit. Returns the six items of the reply
   run_tiers(now_us, arguments, cost, ...)
-                               the same with at most eight KEYS; returns the items of the reply
-  keep(arguments, cost, figures, ...)
-                               makes a ticket for requests that come again: a prepared ARGV, a cost, how many items the
-                               reply has, and KEYS
-  run_kept(now_us, ...)        runs the script with each of these tickets; returns the items of their replies. Of one that
-                               failed the first is the error, a string, and the others are false
-  run_any(now_us, keys, ...)   runs the script with that many KEYS, then ARGV; returns the items of its reply
-  execute(now_us, name, ...)   one command; returns its reply, a table with err if it failed
-  size()                       how many keys are held, expired ones that were not yet dropped included
+                              the same as run with at most eight KEYS. Returns all items of the reply
+  run_any(now_us, count, ...) runs the script as Redis does: the given count of KEYS, then ARGV. Returns all items of the
+                              reply
+  weigh(count, ...)           notes how much counters have used: the given count of state KEYS, then the reply of run_any
+  execute(now_us, name, ...)  runs one command, for administration. Returns its reply, a table with err if it failed
+  size()                      returns how many keys are held, including expired ones that were not yet dropped
 
-Numbers are stored as numbers: no script may depend on their text. Every call drops some keys whose time has come, at
-least as many as it can create, so what is not used any more does not stay.
+Numbers are stored as numbers: no script may depend on their text. Every call drops some expired keys, at least as many as
+it can create, so expired keys do not pile up.
+
+Keys that the script writes are counters, and their number is bounded. At the bound, a call first drops expired counters,
+then those that have used the smallest part of their limit. So counters of new subjects displace each other, and not the
+counter of a subject that was refused. What `execute` writes (overrides, modes, reports) is never dropped to make room.
+
+No single step takes long however many keys there are. Lua builds a table anew when it is full, so the keys are spread
+over many tables, and lists are handed over rather than copied.
 ]]
 
-local source = ...
-local floor, ceil = math.floor, math.ceil
+local source, most_counters, seed = ...
+local floor, ceil, byte = math.floor, math.ceil, string.byte
 
 local WRONG_TYPE = { err = "WRONGTYPE Operation against a key holding the wrong kind of value" }
+local SHARDS, MOST_RECENT = 64, 32768
+local EXHAUSTED = 5 -- the highest rank; ranks 1 to 4 are the quarters of a limit that a counter has used
+local MOST_EXAMINED = 8
+local RESERVED, RESERVED_FROM = 262144, 8192 -- strings, and the number of keys from which on they are made
+
+-- The collector starts early, as strings that nobody uses any more fill the table of strings too, and ends soon, as it
+-- marks in one go what has changed while it marked the rest.
+pcall(collectgarbage, "setpause", 120)
+pcall(collectgarbage, "setstepmul", 1000)
 
 local now_us = 0
-local entries = {} -- key -> { kind, value, expires_us }
-local count = 0
+local is_script = false -- whether a key that is added now is a counter
+local shards, recent, recent_count = {}, {}, 0
+local count, counters = 0, 0
 
--- Keys by a second in which to look at them, at most one for each; and those whose second has come.
-local due, is_due, overdue, overdue_count, swept = {}, {}, {}, 0, 0
+-- Lists of entries. An entry knows its place in each, so that it is removed without a search.
+local ranked, hands, due, overdue, swept = {}, {}, {}, {}, 0
 
-local function drop(key)
-  if entries[key] then
-    entries[key], count = nil, count - 1
+local function clear()
+  for index = 1, SHARDS do
+    shards[index] = {}
+  end
+  for rank = 1, EXHAUSTED do
+    ranked[rank], hands[rank] = { size = 0 }, 0
+  end
+  recent, recent_count, count, counters = {}, 0, 0, 0
+  due, overdue = {}, {}
+end
+clear()
+
+-- LuaJIT keeps every string in one table, and builds it anew when it is full: at 262 144 strings in 43 to 77 ms, if they
+-- lie apart as keys do. So a store with many keys has it built before that, from strings that lie side by side, in 23 to
+-- 37 ms. All were measured on a busy machine.
+-- Half of these are kept: they hold the table at its size, which is enough for 250 000 counters and their garbage.
+local reserve, reserved = {}, 0
+
+local function reserve_strings()
+  for number = reserved, reserved + 31 do
+    local chunk = floor(number / 1024) + 1
+    reserve[chunk] = reserve[chunk] or {}
+    reserve[chunk][number % 1024 + 1] = string.char(0, floor(number / 65536), floor(number / 256) % 256, number % 256)
+  end
+  reserved = reserved + 32
+  if reserved == RESERVED then
+    for chunk = RESERVED / 2048 + 1, RESERVED / 1024 do
+      reserve[chunk] = nil
+    end
   end
 end
 
-local function schedule(key, entry)
-  local second = ceil(entry.expires_us / 1000000)
-  local keys = due[second]
-  if not keys then
-    keys = {}
-    due[second] = keys
+local function append(list, entry, at)
+  local size = list.size + 1
+  list.size, list[size], entry[at] = size, entry, size
+end
+
+local function take_out(list, entry, at)
+  local size, place = list.size, entry[at]
+  local last = list[size]
+  list[place], last[at] = last, place
+  list[size], list.size = nil, size - 1
+end
+
+-- Finds the table of a key by a polynomial hash of its bytes, whose base is random: nobody can aim at one table.
+local function shard_of(key)
+  local hash = #key
+  for at = 1, #key, 4 do
+    local a, b, c, d = byte(key, at, at + 3)
+    hash = (hash * seed + a + 256 * (b or 0) + 65536 * (c or 0) + 16777216 * (d or 0)) % 2147483647
   end
-  keys[#keys + 1], is_due[key] = key, true
+  return shards[hash % SHARDS + 1]
+end
+
+-- Keys that came a moment ago are remembered, with false for a key that does not exist: most overrides do not.
+local function remember(key, entry)
+  if recent[key] == nil then
+    if recent_count >= MOST_RECENT then
+      recent, recent_count = {}, 0
+    end
+    recent_count = recent_count + 1
+  end
+  recent[key] = entry
+end
+
+local function lookup(key)
+  local entry = recent[key]
+  if entry == nil then
+    entry = shard_of(key)[key] or false
+    remember(key, entry)
+  end
+  return entry
+end
+
+local function drop(entry)
+  local key = entry.key
+  shard_of(key)[key], count = nil, count - 1
+  remember(key, false)
+  if entry.rank then
+    take_out(ranked[entry.rank], entry, "rank_at")
+    counters = counters - 1
+  end
+  if entry.due then
+    take_out(entry.due, entry, "due_at")
+  end
+end
+
+local function drop_key(key)
+  local entry = lookup(key)
+  if entry then
+    drop(entry)
+  end
+end
+
+local function schedule(entry)
+  local second = ceil(entry.expires_us / 1000000)
+  local list = due[second]
+  if not list then
+    list = { size = 0 }
+    due[second] = list
+  end
+  entry.due = list
+  append(list, entry, "due_at")
 end
 
 local function take_due(second)
-  for _, key in ipairs(due[second] or {}) do
-    overdue_count = overdue_count + 1
-    overdue[overdue_count] = key
-  end
-  due[second] = nil
+  overdue[#overdue + 1], due[second] = due[second], nil
 end
 
--- Seconds pass one by one; after a jump of the clock it is cheaper to look at those that hold keys.
+-- Takes the lists of each second that has passed. After a jump of the clock it is cheaper to visit the seconds with lists.
 local function advance(second)
   if second < swept or second - swept > 1000 then
     local passed = {}
@@ -75,47 +175,117 @@ local function advance(second)
   swept = second
 end
 
+-- Drops an entry of a second that has passed, or notes it for another second if it has got more time.
+local function drop_or_schedule(entry)
+  if entry.expires_us and entry.expires_us <= now_us then
+    drop(entry)
+    return
+  end
+  take_out(entry.due, entry, "due_at")
+  entry.due = false
+  if entry.expires_us then
+    schedule(entry)
+  end
+end
+
 local function sweep(most)
   local second = floor(now_us / 1000000)
   if second ~= swept then
     advance(second)
   end
-  while overdue_count > 0 and most > 0 do
-    local key = overdue[overdue_count]
-    local entry = entries[key]
-    overdue[overdue_count], overdue_count, most, is_due[key] = nil, overdue_count - 1, most - 1, nil
-    if entry and entry.expires_us and entry.expires_us <= now_us then
-      drop(key)
-    elseif entry and entry.expires_us then
-      schedule(key, entry)
+  local list = overdue[#overdue]
+  while list and most > 0 do
+    if list.size > 0 then
+      drop_or_schedule(list[list.size])
+      most = most - 1
+    else
+      overdue[#overdue] = nil
+      list = overdue[#overdue]
+    end
+  end
+end
+
+-- Drops one counter of the lowest rank there is: of a few, the one that ends first. The hand goes round, so that counters
+-- are examined about as often.
+local function evict()
+  local rank = 1
+  while ranked[rank].size == 0 do
+    rank = rank + 1
+  end
+  local list, victim = ranked[rank], nil
+  for _ = 1, MOST_EXAMINED do
+    hands[rank] = hands[rank] % list.size + 1
+    local entry = list[hands[rank]]
+    if not victim or (entry.expires_us or 0) < (victim.expires_us or 0) then
+      victim = entry
+    end
+  end
+  drop(victim)
+end
+
+-- Makes room for the counters that a call may add. Not while the script runs: it must find again what it has read.
+local function make_room(most_added)
+  sweep(4 * most_added)
+  while counters > 0 and counters + most_added > most_counters do
+    evict()
+  end
+end
+
+-- Raises the rank of a counter by what a limit has answered.
+local function raise(key, flags, max, used)
+  local rank = (flags % 2 == 0 or used >= max) and EXHAUSTED or floor(4 * used / max) + 1
+  local entry = lookup(key)
+  if entry and entry.rank and entry.rank < rank then
+    take_out(ranked[entry.rank], entry, "rank_at")
+    entry.rank = rank
+    append(ranked[rank], entry, "rank_at")
+  end
+end
+
+local function weigh(count_of_keys, ...)
+  local items = { ... }
+  for index = 1, count_of_keys do
+    local at = count_of_keys + 6 * index - 5
+    local flags, max, used = items[at], items[at + 1], items[at + 2]
+    if flags % 2 == 0 or 4 * used >= max then
+      raise(items[index], flags, max, used)
     end
   end
 end
 
 local function find(key)
-  local entry = entries[key]
+  local entry = lookup(key)
   if entry and entry.expires_us and entry.expires_us <= now_us then
-    drop(key)
+    drop(entry)
     return nil
   end
-  return entry
+  return entry or nil
 end
 
 local function find_or_add(key, kind, value)
   local entry = find(key)
   if not entry then
-    entry = { kind = kind, value = value }
-    entries[key], count = entry, count + 1
+    -- All fields at once: Lua would build the table anew for a later one.
+    entry = { key = key, kind = kind, value = value, expires_us = false, rank = false, rank_at = 0, due = false, due_at = 0 }
+    shard_of(key)[key], count = entry, count + 1
+    remember(key, entry)
+    if jit and count > RESERVED_FROM and reserved < RESERVED then
+      reserve_strings()
+    end
+    if is_script then
+      entry.rank, counters = 1, counters + 1
+      append(ranked[1], entry, "rank_at")
+    end
   end
   return entry
 end
 
--- A sorted set: two parallel lists from first to last, ordered by score, then member; and the score of each member.
+-- A sorted set: two parallel lists from first to last, ordered by score, then member, and the score of each member.
 local function new_set()
   return { members = {}, scores = {}, by_member = {}, first = 1, last = 0 }
 end
 
--- The first position that is not before (score, member).
+-- Returns the first position that is not before (score, member).
 local function position(set, score, member)
   local low, high = set.first, set.last + 1
   while low < high do
@@ -156,7 +326,7 @@ local function is_before(set, at, score, member)
   return not other or other < score or (other == score and set.members[at] < member)
 end
 
--- Gives a member another score where it stands, if its neighbours allow that.
+-- Changes the score of a member in place if the order allows it. Returns whether it did.
 local function update(set, score, member)
   local old = set.by_member[member]
   if not old then
@@ -172,7 +342,7 @@ local function update(set, score, member)
   return true
 end
 
--- Positions of the scores between two bounds, each a number, "-inf", "+inf" or "(" and a number.
+-- Returns the positions of the first and last score within two bounds, each a number, "-inf", "+inf" or "(" and a number.
 local function bounds(set, low, high)
   local from, to = set.first, set.last
   if low ~= "-inf" then
@@ -248,7 +418,7 @@ function commands.HGETALL(key)
   return reply
 end
 
--- Field by field: a list of the arguments would be slow to make.
+-- Sets field by field: a table of the arguments would be slow to create.
 function commands.HSET(key, field, value, field_2, value_2, field_3, value_3, field_4, value_4, ...)
   local entry = find_or_add(key, "hash", {})
   if entry.kind ~= "hash" then
@@ -282,7 +452,7 @@ function commands.HDEL(key, ...)
     end
   end
   if entry and next(entry.value) == nil then
-    drop(key)
+    drop_key(key)
   end
   return removed
 end
@@ -300,8 +470,9 @@ end
 function commands.DEL(...)
   local removed = 0
   for _, key in ipairs({ ... }) do
-    if find(key) then
-      drop(key)
+    local entry = find(key)
+    if entry then
+      drop(entry)
       removed = removed + 1
     end
   end
@@ -318,8 +489,8 @@ function commands.PEXPIRE(key, ms)
     return 0
   end
   entry.expires_us = now_us + ms * 1000
-  if not is_due[key] then
-    schedule(key, entry)
+  if not entry.due then
+    schedule(entry)
   end
   return 1
 end
@@ -329,7 +500,7 @@ function commands.PERSIST(key)
   if not (entry and entry.expires_us) then
     return 0
   end
-  entry.expires_us = nil
+  entry.expires_us = false
   return 1
 end
 
@@ -341,18 +512,20 @@ function commands.PTTL(key)
   return entry.expires_us and ceil((entry.expires_us - now_us) / 1000) or -1
 end
 
--- Every key that starts with a prefix, in no order.
+-- Returns every key that starts with a prefix, in no order.
 function commands.KEYS(prefix)
   local reply = {}
-  for key in pairs(entries) do
-    if string.sub(key, 1, #prefix) == prefix then
-      reply[#reply + 1] = key
+  for index = 1, SHARDS do
+    for key in pairs(shards[index]) do
+      if string.sub(key, 1, #prefix) == prefix then
+        reply[#reply + 1] = key
+      end
     end
   end
   return reply
 end
 
--- Makes a Lua pattern of one of Redis' that has "*", "?" and "\\" to take the next character as it is.
+-- Turns a Redis pattern into a Lua pattern. It may contain "*", "?", and "\\" before a character to be taken literally.
 local function lua_pattern(glob)
   local pattern, at = { "^" }, 1
   while at <= #glob do
@@ -369,20 +542,21 @@ local function lua_pattern(glob)
   return table.concat(pattern) .. "$"
 end
 
--- The keys that match, all of them in one page: the cursor of the next one is 0, the end.
+-- Returns all matching keys in one page: the next cursor is 0, the end.
 function commands.SCAN(_, _, glob)
   local reply, pattern = {}, lua_pattern(glob)
-  for key in pairs(entries) do
-    if string.find(key, pattern) and find(key) then
-      reply[#reply + 1] = key
+  for index = 1, SHARDS do
+    for key in pairs(shards[index]) do
+      if string.find(key, pattern) and find(key) then
+        reply[#reply + 1] = key
+      end
     end
   end
   return { "0", reply }
 end
 
 function commands.FLUSHALL()
-  entries, count = {}, 0
-  due, is_due, overdue, overdue_count = {}, {}, {}, 0
+  clear()
   return "OK"
 end
 
@@ -407,7 +581,7 @@ function commands.ZREM(key, member)
   end
   local removed = remove(set, member)
   if set.last < set.first then
-    drop(key)
+    drop_key(key)
   end
   return removed
 end
@@ -419,7 +593,7 @@ function commands.ZREMRANGEBYSCORE(key, low, high)
   end
   local from, to = bounds(set, low, high)
   if from == set.first then
-    -- The oldest entries leave without the rest being moved.
+    -- The oldest entries are removed without moving the rest.
     for index = from, to do
       set.by_member[set.members[index]], set.members[index], set.scores[index] = nil, nil, nil
     end
@@ -430,7 +604,7 @@ function commands.ZREMRANGEBYSCORE(key, low, high)
     end
   end
   if set.last < set.first then
-    drop(key)
+    drop_key(key)
   end
   return math.max(to - from + 1, 0)
 end
@@ -498,7 +672,7 @@ local function call_command(name, ...)
   return reply
 end
 
--- What the script may reach: the same as in Redis, so that a stray global is an error here too.
+-- The globals of the script: the same as in Redis, so that a stray global is an error here too.
 local environment = setmetatable({
   KEYS = {},
   ARGV = { "define" },
@@ -531,55 +705,62 @@ local script = compile(source, "=ratekit.lua")()
 local unpack = unpack or table.unpack
 local keys, last_reply = environment.KEYS, nil
 
--- Numbers are numbers from the start, and not read from their text in every call.
+-- Returns where in KEYS the state of each limit stands that begins at a position in ARGV.
+local function state_positions(arguments, at)
+  local positions, key = {}, 0
+  while arguments[at] do
+    local flags = arguments[at]
+    key = key + (flags % 4 >= 2 and 2 or 1)
+    positions[#positions + 1] = key
+    for _, flag in ipairs({ 64, 128, 256, 512 }) do
+      at = at + (flags % (2 * flag) >= flag and 1 or 0)
+    end
+    at = at + 3
+  end
+  return positions
+end
+
+-- Converts numbers once, so that the script does not read them from their text in every call.
 local function prepare(version, operation, ...)
   local items, arguments = { ... }, { version, operation, policies = {} }
   arguments[3] = items[#items]
   for index = 1, #items - 1 do
     arguments[index + 3] = tonumber(items[index]) or items[index]
   end
+  arguments.states = state_positions(arguments, 4)
   return arguments
 end
 
--- No loop and no variable number of anything on this path: LuaJIT makes one straight trace of it and the script.
+-- No loops, no varargs here: LuaJIT compiles this function and the script's fast path into one straight trace.
 local function run(now, arguments, cost, first_key, second_key)
-  now_us, arguments[3], environment.ARGV, environment.KEYS = now, cost, arguments, keys
+  now_us, arguments[3], environment.ARGV, environment.KEYS, is_script = now, cost, arguments, keys, true
   keys[1], keys[2] = first_key, second_key
   sweep(8)
+  if counters + 8 > most_counters then
+    make_room(8)
+  end
   last_reply = script()
+  local used = last_reply[3]
+  if used and (4 * used >= last_reply[2] or last_reply[1] % 2 == 0) then
+    raise(keys[arguments.states[1]], last_reply[1], last_reply[2], used)
+  end
   return last_reply[1], last_reply[2], last_reply[3], last_reply[4], last_reply[5], last_reply[6]
 end
 
 local function run_tiers(now, arguments, cost, first_key, second_key, ...)
   keys[3], keys[4], keys[5], keys[6], keys[7], keys[8] = ...
   run(now, arguments, cost, first_key, second_key)
+  for index = 2, last_reply[3] and #arguments.states or 0 do
+    local at = 6 * index - 5
+    local flags, max, used = last_reply[at], last_reply[at + 1], last_reply[at + 2]
+    if 4 * used >= max or flags % 2 == 0 then
+      raise(keys[arguments.states[index]], flags, max, used)
+    end
+  end
   return unpack(last_reply)
 end
 
-local function keep(arguments, cost, figures, ...)
-  local ticket = { arguments = arguments, cost = cost, figures = figures, keys = { ... } }
-  ticket.sweeps = math.max(8, 4 * #ticket.keys)
-  return ticket
-end
-
-local function run_kept(now, ...)
-  local tickets, replies, at = { ... }, {}, 0
-  now_us = now
-  for index = 1, #tickets do
-    local ticket = tickets[index]
-    local arguments = ticket.arguments
-    sweep(ticket.sweeps)
-    arguments[3], environment.ARGV, environment.KEYS = ticket.cost, arguments, ticket.keys
-    local reply = script()
-    for item = 1, ticket.figures do
-      replies[at + item] = reply[item] or false
-    end
-    at = at + ticket.figures
-  end
-  return unpack(replies, 1, at)
-end
-
-local function give(count_of_keys, ...)
+local function set_arguments(count_of_keys, ...)
   local items, some_keys, arguments = { ... }, {}, {}
   for index = 1, #items do
     if index <= count_of_keys then
@@ -592,15 +773,15 @@ local function give(count_of_keys, ...)
 end
 
 local function run_any(now, count_of_keys, ...)
-  now_us = now
-  give(count_of_keys, ...)
-  sweep(4 * count_of_keys)
+  now_us, is_script = now, true
+  set_arguments(count_of_keys, ...)
+  make_room(count_of_keys)
   return unpack(script())
 end
 
--- Another script, alone with the store while it runs.
+-- Runs another script, which has the store to itself while it runs.
 function commands.EVAL(text, count_of_keys, ...)
-  give(count_of_keys, ...)
+  set_arguments(count_of_keys, ...)
   local ok, reply = pcall(compile(text, "=eval"))
   if not ok and not (type(reply) == "table" and reply.err) then
     error(reply, 0)
@@ -608,7 +789,7 @@ function commands.EVAL(text, count_of_keys, ...)
   return reply
 end
 
--- Commands in their whole width, for administration; the script gets by with less, and is faster for it.
+-- Commands with all their arguments, for administration. The script needs fewer, and is faster with the narrow ones.
 local wide = {}
 
 function wide.HMGET(key, ...)
@@ -622,7 +803,7 @@ function wide.HMGET(key, ...)
   return reply
 end
 
--- With NX, GT or LT before the pairs, a member that is there keeps the score that the option prefers.
+-- With NX, GT or LT before the pairs, a member that exists keeps its score if the option prefers it.
 function wide.ZADD(key, option, ...)
   local arguments, added = { ... }, 0
   if option ~= "NX" and option ~= "GT" and option ~= "LT" then
@@ -665,7 +846,7 @@ function wide.ZREM(key, ...)
 end
 
 local function execute(now, name, ...)
-  now_us = now
+  now_us, is_script = now, false
   sweep(4)
   return (wide[name] or commands[name])(...)
 end
@@ -674,4 +855,4 @@ local function size()
   return count
 end
 
-return prepare, run, run_tiers, keep, run_kept, run_any, execute, size
+return prepare, run, run_tiers, run_any, weigh, execute, size

@@ -1,15 +1,15 @@
 """One rate limiter for every Python framework: one Lua script, in Redis or in the process."""
 
-from ratekit.errors import (
+from ratekit.core.errors import (
     ConfigurationError,
     RatekitError,
     RateLimitExceeded,
     RateLimitUnavailable,
 )
-from ratekit.limiter import AsyncRateLimiter, RateLimiter
-from ratekit.limits import Algorithm, Limit, Policy
-from ratekit.modes import RateLimitMode, get_rate_limit_mode
-from ratekit.results import RateLimitResult
+from ratekit.core.limits import Algorithm, Limit, Policy
+from ratekit.core.modes import RateLimitMode, get_rate_limit_mode
+from ratekit.core.results import RateLimitResult
+from ratekit.limiter.limiters import AsyncRateLimiter, RateLimiter
 
 __version__ = "0.1.0"
 

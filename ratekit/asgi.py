@@ -2,140 +2,166 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Any
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any, Unpack
 
-from ratekit import fleet, modes
-from ratekit.errors import RatekitError
-from ratekit.events import decisions
-from ratekit.front import Check, Refusal, is_refused, refusal_of
-from ratekit.gathering import Item
-from ratekit.guard import Guard
-from ratekit.limiter import AsyncRateLimiter
-from ratekit.modes import RateLimitMode
-from ratekit.operations import DEADLINE
-from ratekit.outage import OnOutage
-from ratekit.passages import Passages
-from ratekit.requests import AsgiRequest, asgi_path, asgi_peer
-from ratekit.results import RateLimitResult
-from ratekit.rules import Rule
-from ratekit.scopes import Message, Scope, Send, results_in, with_headers
+from ratekit.admin.fleet_mode import follow
+from ratekit.core.errors import RatekitError
+from ratekit.core.headers import RawLine
+from ratekit.core.modes import RateLimitMode
+from ratekit.core.results import RateLimitResult
+from ratekit.limiter.limiters import AsyncRateLimiter, shielded
+from ratekit.stores.contract import AsyncStoreGiven
+from ratekit.web.answers import ANSWERED, ErrorResponse, ResponseWriter
+from ratekit.web.decide import Group, Ledger, give_back, refusal_of, refuse, release, releases_of
+from ratekit.web.drivers import arun, decide_request
+from ratekit.web.identity import body_too_long
+from ratekit.web.options import MiddlewareKeywords, MiddlewareOptions, split_arguments
+from ratekit.web.requests import AsgiRequest, asgi_path, asgi_peer
 
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
-Release = Callable[[], Awaitable[Any]]
 
-_ON, _OFF = RateLimitMode.ON, RateLimitMode.OFF
+_OFF = RateLimitMode.OFF
 _LIMITED = ("http", "websocket")
+_STARTS = ("http.response.start", "websocket.http.response.start")
 
 
 class RateLimitMiddleware:
-    """Limits the requests of an ASGI application by a table of paths; see ratekit.guard.Guard for the arguments.
+    """Limits the requests of an ASGI application by a table of paths; see ratekit.web.options for the arguments.
 
     store, on_outage, deadline, instances and refusal_cache are those of AsyncRateLimiter; limiter brings one instead.
-    fleet_mode follows the mode that the store has for every process: see ratekit.fleet.
+    fleet_mode follows the mode that the store has for every process: see ratekit.admin.fleet_mode.
     """
 
     def __init__(
         self,
         app: App,
         *,
-        store: Any = None,
-        on_outage: str = OnOutage.OPEN,
-        deadline: float = DEADLINE,
-        instances: int | None = None,
-        refusal_cache: bool = False,
+        store: AsyncStoreGiven | None = None,
         limiter: AsyncRateLimiter | None = None,
-        fleet_mode: bool = False,
-        **options: Any,
+        **keywords: Unpack[MiddlewareKeywords],
     ) -> None:
         self.app = app
-        outage: dict[str, Any] = {"on_outage": on_outage, "deadline": deadline, "instances": instances}
-        self.limiter = limiter or AsyncRateLimiter(store, refusal_cache=refusal_cache, **outage)
+        options, of_limiter, fleet_mode = split_arguments(keywords)
+        self.limiter = limiter or AsyncRateLimiter(store, **of_limiter)
         if fleet_mode:
-            fleet.follow(limiter if limiter is not None else store)
-        self.guard = Guard(prefix=self.limiter.prefix, **options)
-        self._passages = Passages(self.guard, self.limiter)
+            follow(limiter if limiter is not None else store)
+        self.options = MiddlewareOptions(self.limiter, **options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it."""
+        """Pass a request on, or answer it in place of the application."""
         if scope["type"] not in _LIMITED:
             if scope["type"] == "lifespan":
                 await self.limiter.warm()
             await self.app(scope, receive, send)
             return
-        passages = self._passages
-        # In the request's own context it is told to who listens, and asked of sources of the mode that are not ours.
-        if passages.is_usable and not decisions.listeners and (not modes.added or self.guard.mode() is _ON):
-            item: Item = [scope, send, None, None]
-            waiting = passages.begin(item)
-            if waiting is not None:
-                await waiting
-            _, _, passing, bug = item
-            if passing:
-                await self.app(scope, receive, passing)
-                return
-            if passing is False:
-                await send_refusal(self.guard.answers.refusal(results_in(scope)), scope, receive, send)
-                return
-            if bug is not None:
-                raise bug[0].with_traceback(bug[1])  # as it was: others may have raised it too
-        await self._limit(scope, receive, send)
-
-    async def _limit(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it, whatever it takes to tell."""
-        mode = self.guard.mode()
-        rule = None if mode is _OFF else self.guard.rule(scope.get("method", "GET"), asgi_path(scope))
+        options = self.options
+        mode = options.mode()
+        rule = None if mode is _OFF else options.rules.found[scope.get("method", "GET"), asgi_path(scope)]
         if rule is None:
             await self.app(scope, receive, send)
             return
-        held: list[Release] = []
+        groups = options.known_groups(rule, asgi_peer(scope), mode)
+        if groups is None:
+            request = AsgiRequest(scope, options.proxies)
+            receive = await self._with_body(request, receive)
+            read = options.read(request, rule, mode)
+            if isinstance(read, ErrorResponse):
+                await send_response(read, scope, receive, send)
+                return
+            groups = read
+        await self._limit(scope, receive, send, groups)
+
+    async def _limit(self, scope: Scope, receive: Receive, send: Send, groups: Sequence[Group]) -> None:
+        ledger = Ledger.of(scope)
         try:
-            refusal, receive = await self._decide(scope, receive, rule, mode, held)
-            if refusal is None:
-                await self.app(scope, receive, with_headers(send, results_in(scope), self.guard.answers))
-            else:
-                await send_refusal(refusal, scope, receive, send)
+            verdict = await decide_request(groups, ledger, self.options.writer, self.limiter)
+        except BaseException:
+            await self._release(groups)  # it may have been cancelled when the slots were taken
+            raise
+        if verdict.response is not None:
+            await send_response(verdict.response, scope, receive, send)
+            return
+        sender = Sender(send, ledger, self.options.writer, self)
+        try:
+            await self.app(scope, receive, sender)
+        except ANSWERED as error:
+            if sender.has_started:
+                raise
+            await send_response(await self._refusal(error, ledger), scope, None, send)
         finally:
-            for release in held:
-                await release()
+            if ledger.has_slots:  # all of them, even if the request is cancelled meanwhile
+                await shielded(arun(release(ledger, self.limiter.store.place), self.limiter))
 
-    async def _decide(
-        self, scope: Scope, receive: Receive, rule: Rule, mode: RateLimitMode, held: list[Release]
-    ) -> tuple[Refusal | None, Receive]:
-        """Return the refusal if there is one, and a receive that still has the body."""
-        guard, limiter = self.guard, self.limiter.with_on_outage(rule.on_outage)
-        try:
-            checks = guard.known_checks((rule, asgi_peer(scope)))
-            if checks is None:
-                request = AsgiRequest(scope, guard.proxies)
-                if scope["type"] == "http" and guard.by.looks_into_body(request):
-                    request.body, receive = await read_body(receive, guard.by.most_body)
-                    guard.check_body(request)
-                checks = guard.checks(request, rule)
-            results = results_in(scope)
-            for check, call in checks:
-                if check.policy.has_slots:
-                    result = await hold_slot(limiter, check, mode, held)
-                else:
-                    result = await limiter.decide(call, mode)
-                results.append(result)
-                if not result.allowed and is_refused(mode, check.endpoint, result):
-                    return guard.answers.refusal(results), receive
-        except RatekitError as error:
-            return refusal_of(error, mode), receive
-        return None, receive
+    async def _with_body(self, request: AsgiRequest, receive: Receive) -> Receive:
+        """Read the body for a key function that looks into it; return a receive that still has the body."""
+        by = self.options.by
+        if request.native["type"] != "http" or not by.looks_into_body(request):
+            return receive
+        if request.is_longer_than(by.most_body):
+            request.body_error = body_too_long(by)
+            return receive
+        request.body, again = await read_body(receive, by.most_body)
+        request.body_error = body_too_long(by) if request.body is None else None
+        return again
+
+    async def _refusal(self, error: RatekitError, ledger: Ledger) -> ErrorResponse:
+        """Return the response to an error that the application's own use of a limiter has raised."""
+        await arun(refuse(ledger, self.limiter.store.place), self.limiter)
+        return refusal_of(error, ledger, self.options.writer)
+
+    async def give_back(self, ledger: Ledger) -> None:
+        """Give back what was spent for a request that the application behind has refused by a limit of its own."""
+        await arun(give_back(ledger, self.limiter.store.place), self.limiter)
+
+    async def _release(self, groups: Sequence[Group]) -> None:
+        if calls := releases_of(groups):
+            await self.limiter.give_back(calls)
 
 
-async def hold_slot(limiter: AsyncRateLimiter, check: Check, mode: RateLimitMode, held: list[Release]) -> RateLimitResult:
-    """Take a slot, and say how it is released: when the response has ended."""
-    slot = limiter.new_slot()
-    held.append(partial(limiter.release_quietly, check.policy, check.subject, slot, endpoint=check.endpoint))
-    result = await limiter.decide(check.call(limiter.prefix, slot), mode)
-    if result.is_over_limit:
-        held.pop()  # if it was cancelled, or failed, the slot may have been taken all the same
-    return result
+def results_in(scope: Scope) -> list[RateLimitResult]:
+    """Return what every front has decided about a request so far."""
+    return Ledger.of(scope).results
+
+
+class Sender:
+    """The send of a request: writes the headers of what was decided, once, where the response starts."""
+
+    __slots__ = ("_front", "_ledger", "_lines", "_results", "_send", "_writer", "has_started")
+
+    def __init__(
+        self, send: Send, ledger: Ledger, writer: ResponseWriter, front: Any = None, lines: list[RawLine] | None = None
+    ) -> None:
+        self._send = send
+        self._ledger = ledger
+        self._writer = writer
+        self._front = front  # gives back what it has spent if a front behind it refuses
+        self._lines = lines  # of the results so far
+        self._results = len(ledger.results)
+        self.has_started = False
+
+    def __call__(self, message: Message) -> Awaitable[None]:
+        """Send a message."""
+        self.has_started = True
+        if message["type"] not in _STARTS:
+            return self._send(message)
+        ledger, refused = self._ledger, message.get("status") == 429
+        if refused or self._lines is None or len(ledger.results) != self._results:
+            lines = self._writer.written(message.get("headers", ()), ledger.results, refused=refused)
+        else:
+            lines = self._writer.replaced(message.get("headers", ()), self._lines)
+        message = {**message, "headers": lines}  # some applications send the same one again
+        if ledger.is_refused and self._front is not None:
+            return self._send_after_giving_back(message)
+        return self._send(message)
+
+    async def _send_after_giving_back(self, message: Message) -> None:
+        await self._front.give_back(self._ledger)
+        await self._send(message)
 
 
 async def read_body(receive: Receive, most: int) -> tuple[bytes | None, Receive]:
@@ -159,16 +185,20 @@ async def read_body(receive: Receive, most: int) -> tuple[bytes | None, Receive]
     return b"".join(chunks) if size <= most else None, receive_again
 
 
-async def send_refusal(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer instead of the application. A WebSocket that is not yet open is denied like any other request."""
-    lines = [(name.lower().encode(), value.encode("latin-1")) for name, value in refusal.headers.items()]
-    lines.append((b"content-length", str(len(refusal.body)).encode()))
+async def send_response(response: ErrorResponse, scope: Scope, receive: Receive | None, send: Send) -> None:
+    """Answer in place of the application. A WebSocket that is not yet open is denied like any other request.
+
+    receive is None where the application has received the request to connect.
+    """
+    lines = [(name.lower().encode(), value.encode("latin-1")) for name, value in response.headers.items()]
+    lines.append((b"content-length", str(len(response.body)).encode()))
     prefix = ""
     if scope["type"] == "websocket":
-        await receive()  # the request to connect
+        if receive is not None:
+            await receive()  # the request to connect
         if "websocket.http.response" not in (scope.get("extensions") or {}):
             await send({"type": "websocket.close", "code": 1008, "reason": "rate limit"})
             return
         prefix = "websocket."
-    await send({"type": f"{prefix}http.response.start", "status": refusal.status, "headers": lines})
-    await send({"type": f"{prefix}http.response.body", "body": refusal.body})
+    await send({"type": f"{prefix}http.response.start", "status": response.status, "headers": lines})
+    await send({"type": f"{prefix}http.response.body", "body": response.body})

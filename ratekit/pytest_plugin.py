@@ -1,4 +1,4 @@
-"""Fixtures for who tests an application that uses ratekit. Loaded by pytest in every run, so it imports late."""
+"""Pytest fixtures for tests of applications. Pytest loads this module in every run, so it imports ratekit late."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def ratekit_clock() -> Iterator[VirtualClock]:
-    """Stop time for every limiter of the process, and move it by `ratekit_clock.advance(seconds)`."""
+    """A clock for every limiter of the process, which stands still until `ratekit_clock.advance(seconds)`."""
     from ratekit.testing import VirtualClock
 
     clock = VirtualClock()
@@ -25,7 +25,7 @@ def ratekit_clock() -> Iterator[VirtualClock]:
 
 @pytest.fixture
 def ratekit_store() -> Iterator[MemoryStore]:
-    """The process's `memory://` store, empty at the start of the test and at its end."""
+    """The `memory://` store of the process, emptied before and after the test."""
     from ratekit.stores.memory import shared
 
     store = shared("")
@@ -36,7 +36,7 @@ def ratekit_store() -> Iterator[MemoryStore]:
 
 @pytest.fixture
 def ratekit_admits() -> Callable[..., Any]:
-    """Assert how many requests pass: `ratekit_admits(lambda: client.get("/"), exactly=5)`."""
+    """An assertion about how many requests pass: `ratekit_admits(lambda: client.get("/"), exactly=5)`."""
     from ratekit.testing import assert_admits
 
     return assert_admits

@@ -1,4 +1,4 @@
-"""Helps to test what uses ratekit: a clock that tests move, and an assertion about how many requests pass."""
+"""Tools for tests of applications: a clock that tests move, and an assertion about how many requests pass."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from ratekit import clock
-from ratekit.errors import ConfigurationError
+from ratekit.core import clock
+from ratekit.core.errors import ConfigurationError
 
 
 class VirtualClock:
-    """A clock that stands still until it is moved; while it is in use, every limiter of the process decides by it."""
+    """A clock that stands still until it is moved. While it is installed, every limiter of the process uses it."""
 
     def __init__(self, now: float = 1_800_000_000.0) -> None:
         self.set(now)
@@ -27,7 +27,7 @@ class VirtualClock:
         return self._now_us
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; a negative number sets the clock back."""
+        """Move the clock forward by some seconds; a negative number moves it back."""
         self.set((self._now_us + round(seconds * 1_000_000)) / 1_000_000)
 
     def set(self, now: float) -> None:
@@ -37,16 +37,16 @@ class VirtualClock:
         self._now_us = round(now * 1_000_000)
 
     def install(self) -> None:
-        """Make every limiter of the process decide by this clock."""
+        """Make every limiter of the process use this clock."""
         clock.source = lambda: self._now_us
 
     def uninstall(self) -> None:
-        """Go back to real clocks."""
+        """Make every limiter use real clocks again."""
         clock.source = None
 
 
 def is_admitted(answer: Any) -> bool:
-    """Whether an answer let a request pass: a result of ratekit, a bool, or a response whose status is not 429."""
+    """Whether a request passed. The answer is a result of ratekit, a bool, or a response, where 429 is a refusal."""
     if isinstance(answer, bool):
         return answer
     if hasattr(answer, "is_over_limit"):
@@ -58,12 +58,12 @@ def is_admitted(answer: Any) -> bool:
 
 
 def assert_admits(send: Callable[[], Any], exactly: int, of: int | None = None) -> None:
-    """Send `of` requests, one more than `exactly` by default, and assert that the first `exactly` pass and no other."""
+    """Send `of` requests, by default one more than `exactly`, and assert that only the first `exactly` pass."""
     _assert_first([is_admitted(send()) for _ in range(of or exactly + 1)], exactly)
 
 
 async def assert_admits_async(send: Callable[[], Awaitable[Any]], exactly: int, of: int | None = None) -> None:
-    """Do the same with requests that are awaited, one after the other."""
+    """Await `of` requests, one after the other, and assert that only the first `exactly` pass."""
     answers = []
     for _ in range(of or exactly + 1):
         answer = send()
@@ -74,5 +74,5 @@ async def assert_admits_async(send: Callable[[], Awaitable[Any]], exactly: int, 
 def _assert_first(admitted: Iterable[bool], exactly: int) -> None:
     answers = list(admitted)
     expected = [index < exactly for index in range(len(answers))]
-    shown = "".join("." if passed else "x" for passed in answers)
-    assert answers == expected, f"{sum(answers)} of {len(answers)} requests passed, not the first {exactly}: {shown}"  # noqa: S101
+    dots = "".join("." if passed else "x" for passed in answers)
+    assert answers == expected, f"{sum(answers)} of {len(answers)} requests passed, not the first {exactly}: {dots}"  # noqa: S101

@@ -3,125 +3,118 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Unpack
 
-from ratekit import fleet
-from ratekit.errors import RatekitError, UnusableRequestError
-from ratekit.front import Answers, Check, Refusal, is_refused, refusal_of
-from ratekit.guard import Asked, Guard
-from ratekit.limiter import RateLimiter
-from ratekit.modes import RateLimitMode
-from ratekit.operations import DEADLINE
-from ratekit.outage import OnOutage
-from ratekit.requests import WsgiRequest
-from ratekit.results import RateLimitResult
-from ratekit.rules import Rule
+from ratekit.admin.fleet_mode import follow
+from ratekit.core.errors import UnusableRequestError
+from ratekit.core.modes import RateLimitMode
+from ratekit.limiter.limiters import RateLimiter
+from ratekit.stores.contract import StoreGiven
+from ratekit.web.answers import ANSWERED, ErrorResponse
+from ratekit.web.decide import Ledger, Verdict, decide, give_back, refusal_of, refuse, release, releases_of
+from ratekit.web.drivers import run
+from ratekit.web.identity import body_too_long
+from ratekit.web.options import MiddlewareKeywords, MiddlewareOptions, split_arguments
+from ratekit.web.requests import MOST_DIGITS, WsgiRequest
+from ratekit.web.table import Rule
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
 App = Callable[[Environ, StartResponse], Iterable[bytes]]
-Release = Callable[[], Any]
-
-RESULTS = "ratekit.results"  # in the environ: what every front has decided about the request so far
 
 
 class RateLimitMiddleware:
-    """Limits the requests of a WSGI application by a table of paths; see ratekit.guard.Guard for the arguments.
+    """Limits the requests of a WSGI application by a table of paths; see ratekit.web.options for the arguments.
 
     store, on_outage, deadline, instances and refusal_cache are those of RateLimiter; limiter brings one instead.
-    fleet_mode follows the mode that the store has for every process: see ratekit.fleet.
+    fleet_mode follows the mode that the store has for every process: see ratekit.admin.fleet_mode.
     """
 
     def __init__(
         self,
         app: App,
         *,
-        store: Any = None,
-        on_outage: str = OnOutage.OPEN,
-        deadline: float = DEADLINE,
-        instances: int | None = None,
-        refusal_cache: bool = False,
+        store: StoreGiven | None = None,
         limiter: RateLimiter | None = None,
-        fleet_mode: bool = False,
-        **options: Any,
+        **keywords: Unpack[MiddlewareKeywords],
     ) -> None:
         self.app = app
-        outage: dict[str, Any] = {"on_outage": on_outage, "deadline": deadline, "instances": instances}
-        self.limiter = limiter or RateLimiter(store, refusal_cache=refusal_cache, **outage)
+        options, of_limiter, fleet_mode = split_arguments(keywords)
+        self.limiter = limiter or RateLimiter(store, **of_limiter)
         if fleet_mode:
-            fleet.follow(limiter if limiter is not None else store)
-        self.guard = Guard(prefix=self.limiter.prefix, **options)
+            follow(limiter if limiter is not None else store)
+        self.options = MiddlewareOptions(self.limiter, **options)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Pass a request on, or refuse it."""
-        mode = self.guard.mode()
-        request = WsgiRequest(environ, self.guard.proxies)
-        rule = None if mode is RateLimitMode.OFF else self.guard.rule(request.method, request.path)
+        """Pass a request on, or answer it in place of the application."""
+        mode = self.options.mode()
+        request = WsgiRequest(environ, self.options.proxies)
+        rule = None if mode is RateLimitMode.OFF else self.options.rules.find(request.method, request.path)
         if rule is None:
             return self.app(environ, start_response)
-        held: list[Release] = []
+        ledger = Ledger.of(environ)
+        verdict = self._decide(environ, request, rule, mode, ledger)
+        if verdict.response is not None:
+            return send_response(verdict.response, environ, start_response)
+        return self._pass_on(environ, start_response, ledger)
+
+    def _decide(self, environ: Environ, request: WsgiRequest, rule: Rule, mode: RateLimitMode, ledger: Ledger) -> Verdict:
+        groups = self.options.known_groups(rule, request.peer, mode)
+        if groups is None:
+            if self.options.by.looks_into_body(request):
+                self._read_body(environ, request)
+            read = self.options.read(request, rule, mode)
+            if isinstance(read, ErrorResponse):
+                return Verdict(read)
+            groups = read
         try:
-            refusal = self._refusal(environ, request, rule, mode, held)
-            if refusal is not None:
-                return send_refusal(refusal, environ, start_response)
-            body = self.app(environ, with_headers(start_response, environ, self.guard.answers))
-            # From here on, who closes the response frees the slots.
-            response, held = Response(body, held) if held else body, []
-            return response
-        finally:
-            release_all(held)
+            return run(decide(groups, ledger, self.options.writer, self.limiter.store.place), self.limiter)
+        except BaseException:
+            if calls := releases_of(groups):
+                self.limiter.give_back(calls)
+            raise
 
-    def _refusal(
-        self, environ: Environ, request: WsgiRequest, rule: Rule, mode: RateLimitMode, held: list[Release]
-    ) -> Refusal | None:
+    def _read_body(self, environ: Environ, request: WsgiRequest) -> None:
+        by = self.options.by
         try:
-            if self.guard.by.looks_into_body(request):
-                request.body = read_body(environ, self.guard.by.most_body)
-                self.guard.check_body(request)
-            known = self.guard.known_checks((rule, request.peer))
-            limiter = self.limiter.with_on_outage(rule.on_outage)
-            checks = self.guard.checks(request, rule) if known is None else known
-            return self._decide(environ, limiter, checks, mode, held)
-        except RatekitError as error:
-            return refusal_of(error, mode)
+            request.body = read_body(environ, by.most_body)
+            request.body_error = body_too_long(by) if request.body is None else None
+        except UnusableRequestError as error:
+            request.body_error = error
 
-    def _decide(
-        self, environ: Environ, limiter: RateLimiter, checks: Sequence[Asked], mode: RateLimitMode, held: list[Release]
-    ) -> Refusal | None:
-        results: list[RateLimitResult] = environ.setdefault(RESULTS, [])
-        for check, call in checks:
-            result = hold_slot(limiter, check, mode, held) if check.policy.has_slots else limiter.decide(call, mode)
-            results.append(result)
-            if not result.allowed and is_refused(mode, check.endpoint, result):
-                return self.guard.answers.refusal(results)
-        return None
+    def _pass_on(self, environ: Environ, start_response: StartResponse, ledger: Ledger) -> Iterable[bytes]:
+        starter = Starter(start_response, ledger, self)
+        try:
+            body = self.app(environ, starter)
+        except ANSWERED as error:
+            self._release(ledger)
+            if starter.has_started:
+                raise
+            run(refuse(ledger, self.limiter.store.place), self.limiter)
+            return send_response(refusal_of(error, ledger, self.options.writer), environ, start_response)
+        except BaseException:
+            self._release(ledger)
+            raise
+        # From here on, the server closes the response, and that frees the slots.
+        return Response(body, lambda: self._release(ledger)) if ledger.has_slots else body
 
+    def give_back(self, ledger: Ledger) -> None:
+        """Give back what was spent for a request that the application behind has refused by a limit of its own."""
+        run(give_back(ledger, self.limiter.store.place), self.limiter)
 
-def hold_slot(limiter: RateLimiter, check: Check, mode: RateLimitMode, held: list[Release]) -> RateLimitResult:
-    """Take a slot, and say how it is released: when the response has ended."""
-    slot = limiter.new_slot()
-    held.append(partial(limiter.release_quietly, check.policy, check.subject, slot, endpoint=check.endpoint))
-    result = limiter.decide(check.call(limiter.prefix, slot), mode)
-    if result.is_over_limit:
-        held.pop()
-    return result
-
-
-def release_all(held: list[Release]) -> None:
-    """Release slots, each once."""
-    while held:
-        held.pop()()
+    def _release(self, ledger: Ledger) -> None:
+        if ledger.has_slots:
+            run(release(ledger, self.limiter.store.place), self.limiter)
 
 
 class Response:
     """The application's response, which frees slots when the server has closed it."""
 
-    def __init__(self, body: Iterable[bytes], held: list[Release]) -> None:
+    def __init__(self, body: Iterable[bytes], release: Callable[[], None]) -> None:
         self._body = body
-        self._held = held
+        self._release = release
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._body)
@@ -133,19 +126,27 @@ class Response:
             if close is not None:
                 close()
         finally:
-            release_all(self._held)
+            self._release()
 
 
-def with_headers(start_response: StartResponse, environ: Environ, answers: Answers) -> StartResponse:
-    """Return a start_response that writes the headers of what was decided about the request."""
+class Starter:
+    """The start_response of a request: writes the headers of what was decided."""
 
-    def start_with_headers(status: str, lines: list[tuple[str, str]], *more: Any) -> Any:
-        added = answers.lines(environ.get(RESULTS, ()), refused=status.startswith("429"))
+    def __init__(self, start_response: StartResponse, ledger: Ledger, front: RateLimitMiddleware) -> None:
+        self._start_response = start_response
+        self._ledger = ledger
+        self._front = front
+        self.has_started = False
+
+    def __call__(self, status: str, lines: list[tuple[str, str]], *more: Any) -> Any:
+        """Start the response."""
+        self.has_started = True
+        added = self._front.options.writer.lines(self._ledger.results, refused=status.startswith("429"))
         names = {name.lower() for name in added}
         kept = [(name, value) for name, value in lines if name.lower() not in names]
-        return start_response(status, kept + list(added.items()), *more)
-
-    return start_with_headers
+        if self._ledger.is_refused:
+            self._front.give_back(self._ledger)
+        return self._start_response(status, kept + list(added.items()), *more)
 
 
 def read_body(environ: Environ, most: int) -> bytes | None:
@@ -155,10 +156,10 @@ def read_body(environ: Environ, most: int) -> bytes | None:
     """
     length = environ.get("CONTENT_LENGTH") or ""
     if length and not length.isdecimal():
-        raise UnusableRequestError(f"the length of the body is {length!r}, which is not a number")
+        raise UnusableRequestError("the length of the body is not a number")
     if not length and not environ.get("wsgi.input_terminated"):
         return b""
-    if length and int(length) > most:
+    if length and (len(length) > MOST_DIGITS or int(length) > most):
         return None
     source = environ["wsgi.input"]
     body: bytes = source.read(int(length) if length else most + 1)
@@ -191,8 +192,8 @@ class Rest(io.RawIOBase):
         return iter(self.readline, b"")
 
 
-def send_refusal(refusal: Refusal, environ: Environ, start_response: StartResponse) -> list[bytes]:
-    """Answer instead of the application."""
-    lines = [*refusal.headers.items(), ("Content-Length", str(len(refusal.body)))]
-    start_response(f"{refusal.status} {HTTPStatus(refusal.status).phrase}", lines)
-    return [] if environ["REQUEST_METHOD"] == "HEAD" else [refusal.body]
+def send_response(response: ErrorResponse, environ: Environ, start_response: StartResponse) -> list[bytes]:
+    """Answer in place of the application."""
+    lines = [*response.headers.items(), ("Content-Length", str(len(response.body)))]
+    start_response(f"{response.status} {HTTPStatus(response.status).phrase}", lines)
+    return [] if environ["REQUEST_METHOD"] == "HEAD" else [response.body]

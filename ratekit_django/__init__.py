@@ -3,18 +3,20 @@
 try:
     import django as _  # noqa: F401
 except ImportError:
-    from ratekit.errors import MissingExtraError
+    from ratekit.core.errors import MissingExtraError
 
     raise MissingExtraError("ratekit_django", "django") from None
 
-from ratekit.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError
-from ratekit_django.decorators import RateLimitMixin, rate_limit
-from ratekit_django.programmatic import (
+from ratekit.core.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError
+from ratekit_django.apply import (
     aapply_element_rate_limit,
     aapply_rate_limit,
     apply_element_rate_limit,
     apply_rate_limit,
 )
+from ratekit_django.conf import get_async_limiter, get_limiter
+from ratekit_django.decisions import client_address
+from ratekit_django.decorators import RateLimitMixin, rate_limit
 
 __all__ = [
     "RateLimitExceeded",
@@ -25,5 +27,8 @@ __all__ = [
     "aapply_rate_limit",
     "apply_element_rate_limit",
     "apply_rate_limit",
+    "client_address",
+    "get_async_limiter",
+    "get_limiter",
     "rate_limit",
 ]

@@ -12,16 +12,19 @@ from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error
 
-from ratekit.errors import ConfigurationError
-from ratekit_django.caches import eviction_policy
-from ratekit_django.conf import KEYS, conf, workers
+from ratekit.core.errors import ConfigurationError
+from ratekit_django.cache_url import eviction_policy
+from ratekit_django.conf import KEYS, conf, num_proxies, workers
 from ratekit_django.decorators import limits_of_view
-from ratekit_django.limits import PROJECT, ViewLimit
 from ratekit_django.rules import fits
 from ratekit_django.urls import Url, every_url
+from ratekit_django.view_limit import PROJECT, ViewLimit
 
 TAG = "ratekit"
 MIDDLEWARE = "ratekit_django.middleware.RateLimitMiddleware"
+PROXY_SIGNS = ("USE_X_FORWARDED_HOST", "USE_X_FORWARDED_PORT", "SECURE_PROXY_SSL_HEADER")
+_BY_ADDRESS = "are limited by their address"
+_SHARED = "all clients behind the proxy are limited as one address, that of the proxy."
 # These store or replace responses: standing before them, ratekit writes its headers on what they give, and not into it.
 INNER = ("django.middleware.cache.UpdateCacheMiddleware", "django.middleware.http.ConditionalGetMiddleware")
 
@@ -33,7 +36,7 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     except ConfigurationError as error:
         return [Error(str(error), id="ratekit.E002")]
     found: list[CheckMessage] = [_unknown(key) for key in unknown]
-    for name in ("identify", "anonymous", "mode", "fleet_mode", "answers", "template", "proxies"):
+    for name in ("identify", "anonymous", "mode", "fleet_mode", "writer", "template", "proxies"):
         found += _told("ratekit.E002", partial(getattr, conf, name))
     found += _told("ratekit.E003", lambda: conf.rules)
     return found + _told("ratekit.E002", conf.limiter)
@@ -53,7 +56,10 @@ def check_middleware(**_: Any) -> list[CheckMessage]:
 
 
 def check_urls(**_: Any) -> list[CheckMessage]:
-    """W003: a rule that fits no URL. W004: views are limited by project, and nothing says which it is. E005: DRF scopes."""
+    """W003: a rule that fits no URL. W004: views are limited by project, and nothing says which it is.
+
+    E005 and W007: throttles of Django REST framework whose rate is missing, or that define what has no effect.
+    """
     if not getattr(settings, "ROOT_URLCONF", None) or _told("", lambda: conf.rules):
         return []
     urls = list(every_url())
@@ -98,8 +104,19 @@ def check_eviction(**_: Any) -> list[CheckMessage]:
     ]
 
 
+def check_proxies(**_: Any) -> list[CheckMessage]:
+    """W008, on deploy: other settings say that there are proxies, and TRUSTED_HOPS says nothing, or something else."""
+    hops, named = conf["TRUSTED_HOPS"], num_proxies()
+    signs = [name for name in PROXY_SIGNS if getattr(settings, name, None)]
+    if hops is None and named is None and signs:
+        return [_proxies(f"{', '.join(signs)} say that there is a proxy, and RATEKIT['TRUSTED_HOPS'] is not set: {_SHARED}")]
+    if isinstance(hops, int) and named is not None and hops != named:
+        return [_proxies(f"NUM_PROXIES is {named!r}, and RATEKIT['TRUSTED_HOPS'] is {hops!r}: the latter counts.")]
+    return []
+
+
 ALWAYS: tuple[Callable[..., list[CheckMessage]], ...] = (check_settings, check_middleware, check_urls)
-ON_DEPLOY: tuple[Callable[..., list[CheckMessage]], ...] = (check_store, check_eviction)
+ON_DEPLOY: tuple[Callable[..., list[CheckMessage]], ...] = (check_store, check_eviction, check_proxies)
 
 
 def _told(id: str, read: Callable[[], Any]) -> list[CheckMessage]:  # noqa: A002 - as Django calls it
@@ -133,6 +150,11 @@ def _misplaced(other: str) -> CheckMessage:
     )
 
 
+def _proxies(message: str) -> CheckMessage:
+    hint = "Set RATEKIT['TRUSTED_HOPS'] to the number of proxies, or to their networks; to 0 if clients connect directly."
+    return checks.Warning(message, hint=hint, id="ratekit.W008")
+
+
 def _closest(key: str, urls: list[Url]) -> str:
     known = [text for url in urls for text in (url.route, url.name)]
     close = get_close_matches(key.rstrip("*"), known, n=1)
@@ -140,13 +162,12 @@ def _closest(key: str, urls: list[Url]) -> str:
 
 
 def _check_identity(limits: list[ViewLimit]) -> Iterator[CheckMessage]:
-    """Who limits by project has to say which it is; otherwise everybody passes."""
-    if conf["IDENTIFY"] is None and any(
-        limit.who.kind == PROJECT and (limit.anonymous or conf.anonymous) == "pass" for limit in limits
-    ):
+    """Warn where limits by project do not know the project, and nobody has said what happens then."""
+    found = {limit.anonymous or conf["ANONYMOUS"] for limit in limits if limit.who.kind == PROJECT}
+    if conf["IDENTIFY"] is None and found & {None, "pass"}:
         yield checks.Warning(
             "Views are limited by project, but RATEKIT['IDENTIFY'] does not say which project a request is of: "
-            "requests without request.org_id and request.project_id pass.",
+            f"requests without request.org_id and request.project_id {'pass' if 'pass' in found else _BY_ADDRESS}.",
             hint="Set RATEKIT['IDENTIFY'] to the dotted path of a function, or by='user' or by='ip' on the views.",
             id="ratekit.W004",
         )
@@ -154,6 +175,12 @@ def _check_identity(limits: list[ViewLimit]) -> Iterator[CheckMessage]:
 
 def _check_throttles(urls: list[Url]) -> Iterator[CheckMessage]:
     drf = sys.modules.get("ratekit_django.drf")
-    classes = {url.view.cls for url in urls if hasattr(url.view, "cls")} if drf is not None else set()
-    for message in sorted({message for view in classes for message in drf.faults_of(view)} if drf is not None else ()):
+    views = [view for url in urls if (view := drf.declared_view(url.view)) is not None] if drf is not None else []
+    for message in sorted({message for view in views for message in view.faults()}):
         yield Error(message, id="ratekit.E005")
+    for name in sorted({name for view in views for name in view.ignored()}):
+        yield checks.Warning(
+            f"{name} has no effect: ratekit counts in its own store, and reads rates and addresses itself.",
+            hint="Remove it. Subclasses may override get_rate and get_cache_key; RATEKIT['TRUSTED_HOPS'] names proxies.",
+            id="ratekit.W007",
+        )

@@ -12,17 +12,18 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from ratekit import stores
-from ratekit.addresses import X_FORWARDED_FOR, TrustedProxies
-from ratekit.anonymous import check_anonymous
-from ratekit.errors import ConfigurationError
-from ratekit.fleet import Follower, follow
-from ratekit.front import Answers, checked_mode
-from ratekit.headers import DEFAULT_STYLE
-from ratekit.keys import DEFAULT_PREFIX, check_prefix
-from ratekit.limiter import AsyncRateLimiter, RateLimiter
-from ratekit.modes import RateLimitMode
-from ratekit.outage import OnOutage, as_on_outage
-from ratekit_django.caches import url_of_cache
+from ratekit.admin.fleet_mode import Follower, follow
+from ratekit.core.errors import ConfigurationError
+from ratekit.core.headers import DEFAULT_STYLE
+from ratekit.core.keys import DEFAULT_PREFIX, check_prefix
+from ratekit.core.modes import RateLimitMode
+from ratekit.core.outages import OnOutage, as_on_outage
+from ratekit.limiter.limiters import AsyncRateLimiter, RateLimiter
+from ratekit.web.answers import ResponseWriter
+from ratekit.web.arguments import checked_mode
+from ratekit.web.client_address import X_FORWARDED_FOR, TrustedProxies
+from ratekit.web.identity import DEFAULT_ANONYMOUS, check_anonymous
+from ratekit_django.cache_url import url_of_cache
 from ratekit_django.rules import UrlRules
 
 KEYS: dict[str, Any] = {
@@ -32,7 +33,7 @@ KEYS: dict[str, Any] = {
     "ON_OUTAGE": OnOutage.OPEN,
     "DEADLINE": 0.05,
     "IDENTIFY": None,
-    "ANONYMOUS": "pass",
+    "ANONYMOUS": None,
     "MODE": None,
     "FLEET_MODE": False,
     "HEADERS": DEFAULT_STYLE,
@@ -91,8 +92,9 @@ class Conf:
 
     @cached_property
     def anonymous(self) -> str:
-        """ANONYMOUS: what is done with requests without a project, or a user."""
-        return check_anonymous(self["ANONYMOUS"])
+        """ANONYMOUS: what is done with requests without a project, or a user. By default, their address is limited."""
+        given = self["ANONYMOUS"]
+        return DEFAULT_ANONYMOUS if given is None else check_anonymous(given)
 
     @cached_property
     def mode(self) -> RateLimitMode | None:
@@ -107,9 +109,9 @@ class Conf:
         return bool(self["FLEET_MODE"])
 
     @cached_property
-    def answers(self) -> Answers:
+    def writer(self) -> ResponseWriter:
         """HEADERS and BODY: the styles of the headers, and the body of a 429."""
-        return Answers(self["HEADERS"], _callable("BODY", self["BODY"]))
+        return ResponseWriter(self["HEADERS"], _callable("BODY", self["BODY"]))
 
     @cached_property
     def template(self) -> str | None:
@@ -121,18 +123,14 @@ class Conf:
 
     @cached_property
     def proxies(self) -> TrustedProxies:
-        """TRUSTED_HOPS and TRUSTED_HEADER: who may say on whose behalf they ask."""
-        return TrustedProxies.of(self["TRUSTED_HOPS"], self["TRUSTED_HEADER"])
+        """TRUSTED_HOPS (by default, NUM_PROXIES) and TRUSTED_HEADER: who may say on whose behalf they ask."""
+        hops = self["TRUSTED_HOPS"]
+        return TrustedProxies.of(num_proxies() if hops is None else hops, self["TRUSTED_HEADER"])
 
     @cached_property
     def rules(self) -> UrlRules:
         """RULES, DEFAULT and EXEMPT: limits by URL names and patterns."""
         return UrlRules(self["RULES"], self["DEFAULT"], self["EXEMPT"])
-
-    @property
-    def one_slot(self) -> bool:
-        """Whether a call can only have keys of one slot."""
-        return self.store_url.startswith("redis+cluster:")
 
     def limiter(self, on_outage: str | None = None) -> RateLimiter:
         """Return the limiter that waits, made on first use."""
@@ -153,7 +151,7 @@ class Conf:
 
     def check(self) -> None:
         """Read every setting, and make a limiter, which opens no connection: what makes no sense is told now."""
-        for name in ("identify", "anonymous", "mode", "fleet_mode", "answers", "template", "proxies", "rules"):
+        for name in ("identify", "anonymous", "mode", "fleet_mode", "writer", "template", "proxies", "rules"):
             getattr(self, name)
         self.limiter()
 
@@ -183,6 +181,13 @@ def project_on_request(request: Any) -> tuple[Any, Any] | None:
     return None if org_id is None or project_id is None else (org_id, project_id)
 
 
+def num_proxies() -> int | None:
+    """Return how many proxies the settings of Django REST framework or of Django Ninja name, None if they do not say."""
+    of_drf = getattr(settings, "REST_FRAMEWORK", None) or {}
+    found: int | None = of_drf.get("NUM_PROXIES")
+    return getattr(settings, "NINJA_NUM_PROXIES", None) if found is None else found
+
+
 def workers() -> str | None:
     """Return how many workers the environment asks servers for, None if it does not say."""
     return os.environ.get("WEB_CONCURRENCY")
@@ -203,8 +208,18 @@ def _callable(key: str, value: Any) -> Callable[[Any], Any] | None:
 conf = Conf()
 
 
+def get_limiter() -> RateLimiter:
+    """Return the project's limiter, for views that wait: it has peek, check, charge and refund. The mode does not apply."""
+    return conf.limiter()
+
+
+def get_async_limiter() -> AsyncRateLimiter:
+    """Return the project's limiter, for async views under ASGI: get_limiter, awaited."""
+    return conf.async_limiter()
+
+
 def _follow(*, setting: str, **_: Any) -> None:
-    if setting in ("RATEKIT", "CACHES"):
+    if setting in ("RATEKIT", "CACHES", "REST_FRAMEWORK", "NINJA_NUM_PROXIES"):
         conf.reset()
 
 

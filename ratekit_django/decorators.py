@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 from asgiref.sync import iscoroutinefunction
 from django.http.response import HttpResponseBase
 
-from ratekit.errors import ConfigurationError
+from ratekit.core.errors import ConfigurationError
 from ratekit_django import responses
 from ratekit_django.decisions import adecide, decide
-from ratekit_django.limits import ViewLimit, view_limit
-from ratekit_django.requests import MIDDLEWARE, state_of
+from ratekit_django.requests import Dispatch, RequestState
+from ratekit_django.view_limit import ViewLimit, view_limit
 
 Arguments = ParamSpec("Arguments")
 View = TypeVar("View", bound=Callable[..., Any])
@@ -74,7 +74,8 @@ class RateLimitMixin:
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Decide the request, then let the view answer it."""
         view: Callable[..., Any] = super().dispatch  # type: ignore[misc]
-        return limited(view, self._ratekit_limits)(request, *args, **kwargs)
+        limits = self._ratekit_limits
+        return (limited(view, limits) if limits else view)(request, *args, **kwargs)
 
 
 def limited(view: Callable[..., Any], limits: tuple[ViewLimit, ...]) -> Callable[..., Any]:
@@ -95,10 +96,11 @@ def _waiting(view: Callable[..., Any], limits: tuple[ViewLimit, ...]) -> Callabl
     name = _name_of(view)
 
     def limited_view(request: Any, *args: Any, **kwargs: Any) -> Any:
-        response: Any = responses.respond(request, decide(limits, request, name))
-        if response is None:
-            response = view(request, *args, **kwargs)
-        return _finished(request, response) if inspect.isawaitable(response) else _headed(request, response)
+        with _dispatch_of(request, limits, name) as dispatch:
+            response: Any = responses.respond(request, decide(limits, request, name))
+            if response is None:
+                response = view(request, *args, **kwargs)
+            return _finished(request, response, dispatch) if inspect.isawaitable(response) else _headed(request, response)
 
     return limited_view
 
@@ -107,21 +109,28 @@ def _awaiting(view: Callable[..., Any], limits: tuple[ViewLimit, ...]) -> Callab
     name = _name_of(view)
 
     async def limited_view(request: Any, *args: Any, **kwargs: Any) -> Any:
-        response: Any = responses.respond(request, await adecide(limits, request, name))
-        if response is None:
-            response = view(request, *args, **kwargs)
-        return _headed(request, await response if inspect.isawaitable(response) else response)
+        with _dispatch_of(request, limits, name):
+            response: Any = responses.respond(request, await adecide(limits, request, name))
+            if response is None:
+                response = view(request, *args, **kwargs)
+            return _headed(request, await response if inspect.isawaitable(response) else response)
 
     return limited_view
 
 
-async def _finished(request: Any, response: Awaitable[Any]) -> Any:
-    return _headed(request, await response)
+def _dispatch_of(request: Any, limits: tuple[ViewLimit, ...], name: str) -> Dispatch:
+    """Begin the dispatch of a view: known by its limits, as a method is decorated anew for each call, and its name."""
+    return RequestState.of(request).dispatch.inner((id(limits[0]), name))
+
+
+async def _finished(request: Any, response: Awaitable[Any], dispatch: Dispatch) -> Any:
+    with dispatch:
+        return _headed(request, await response)
 
 
 def _headed(request: Any, response: Any) -> Any:
     """Write the headers, unless the middleware will: it stands outside of what caches responses."""
-    if not isinstance(response, HttpResponseBase) or MIDDLEWARE in state_of(request):
+    if not isinstance(response, HttpResponseBase) or RequestState.of(request).has_middleware:
         return response
     return responses.with_headers(request, response)
 

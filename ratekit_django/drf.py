@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from django.core.exceptions import ImproperlyConfigured
 
-from ratekit.errors import ConfigurationError, MissingExtraError, RatekitError, RateLimitExceeded
-from ratekit.front import Refusal
-from ratekit.rules import RuleLimits
-from ratekit.wsgi import RESULTS
+from ratekit.core.errors import ConfigurationError, MissingExtraError, RateLimitExceeded
+from ratekit.web.answers import ErrorResponse
+from ratekit.web.decide import Verdict
+from ratekit.web.table import RuleLimits
 from ratekit_django.conf import conf
-from ratekit_django.decisions import Outcome, decide
-from ratekit_django.limits import USER, ViewLimit, view_limit
-from ratekit_django.requests import MIDDLEWARE, state_of
+from ratekit_django.decisions import client_address, decide, user_subject
+from ratekit_django.requests import RequestState
+from ratekit_django.view_limit import USER, ViewLimit, ViewOptions, Who, view_limit
 
 try:
     from rest_framework.exceptions import APIException
@@ -24,28 +25,29 @@ try:
 except ImportError:
     raise MissingExtraError("ratekit_django.drf", "drf") from None
 
-DECIDED = "ratekit.django.drf"  # the views whose throttles have decided the request
-
 
 class Refused(APIException):
     """The answer to a request that cannot be decided: the store cannot tell, or the request does not say enough."""
 
-    def __init__(self, refusal: Refusal, error: RatekitError) -> None:
+    def __init__(self, refusal: ErrorResponse) -> None:
         self.status_code = refusal.status
-        super().__init__(getattr(error, "detail", str(error)))
+        super().__init__(json.loads(refusal.body)["detail"])  # not the error's own text: it names the store
         self.wait = int(refusal.headers.get("Retry-After", 0))
 
 
 class RateLimitThrottle(BaseThrottle):
-    """Limits each user, and who is not authenticated by the address.
+    """Limits each user, and requests without a user by the address.
 
-    rate is the limit: a rate, several, a Limit or a Policy; it counts for each URL pattern. Without one, scope names a rate
-    of the view's throttle_rates, else of DEFAULT_THROTTLE_RATES, and the URLs of a scope are counted together. options are
-    those of rate_limit: by, cost, methods, endpoint, mode, on_outage, anonymous.
+    rate is the limit: a rate, several, a Limit or a Policy. Without one, the scope has it: in the view's throttle_rates, in
+    THROTTLE_RATES of the class, else in DEFAULT_THROTTLE_RATES; None there means not limited. The views of a scope are
+    counted together; without a scope, each URL pattern is counted for itself. options are those of rate_limit: by, cost,
+    methods, endpoint, mode, on_outage, anonymous. Subclasses may override get_rate and get_cache_key, as those of DRF.
     """
 
     rate: RuleLimits | None = None
     scope: str | None = None
+    THROTTLE_RATES: Mapping[str, RuleLimits | None] | None = None
+    cache_format = "throttle_%(scope)s_%(ident)s"  # for a get_cache_key that was written for DRF
     options: dict[str, Any] = {}  # noqa: RUF012 - for subclasses to replace, like DRF's own
 
     _refused: RateLimitExceeded | None = None
@@ -56,7 +58,7 @@ class RateLimitThrottle(BaseThrottle):
             cls.make_limit(cls.rate, None)  # one that makes no sense is told now
 
     @classmethod
-    def of(cls, rate: RuleLimits, **options: Any) -> type[RateLimitThrottle]:
+    def of(cls, rate: RuleLimits, **options: Unpack[ViewOptions]) -> type[RateLimitThrottle]:
         """Make a throttle for `throttle_classes`: `[RateLimitThrottle.of("20/min", by="ip")]`."""
         return type(cls.__name__, (cls,), {"rate": rate, "options": cls.options | options, "__module__": cls.__module__})
 
@@ -66,40 +68,77 @@ class RateLimitThrottle(BaseThrottle):
         defaults = {"by": USER, "anonymous": "ip", "endpoint": endpoint}
         return view_limit(limits=rate, **(defaults | cls.options))
 
+    def get_rate(self) -> RuleLimits | None:
+        """Return the rate of the scope, None if it is not limited."""
+        if not self.scope:
+            raise ImproperlyConfigured(f"{type(self).__name__} has neither a rate nor a scope")
+        rates: Any = self.THROTTLE_RATES
+        if rates is None:
+            rates = api_settings.DEFAULT_THROTTLE_RATES or {}
+        if self.scope not in rates:
+            raise ImproperlyConfigured(f"scope {self.scope!r} has no rate: put one, or None, into DEFAULT_THROTTLE_RATES")
+        rate: RuleLimits | None = rates[self.scope]
+        return rate
+
+    def get_cache_key(self, request: Any, view: Any) -> str | None:
+        """Return who is limited, None if the request is not. Only a subclass's own is asked, in place of by."""
+        return user_subject(request) or client_address(request)
+
+    def get_ident(self, request: Any) -> str:
+        """Return the client's address, of the peer or as the trusted proxies say."""
+        return (client_address(request) or "").removeprefix("ip:")
+
     def scope_of(self, view: Any) -> str | None:
         """Return the scope in which a view is counted."""
         return self.scope
 
+    def limit_on(self, view: Any) -> ViewLimit | None:
+        """Return the limit that this throttle puts on a view, None if there is none."""
+        self.scope = self.scope_of(view)
+        rates = getattr(view, "throttle_rates", None) or {}
+        rate = self.rate
+        if rate is None:
+            rate = rates[self.scope] if self.scope in rates else self.get_rate()
+        endpoint = self.scope or (type(self).__name__ if self.has_own_keys() else None)
+        return None if rate is None else _limit_of(cast("Any", type(self)), _hashable(rate), endpoint)
+
     def limit_for(self, request: Any, view: Any) -> ViewLimit | None:
         """Return the limit of a request, None if this throttle does not limit it."""
-        if self.rate is not None:
-            return _limit_of(cast("Any", type(self)), _hashable(self.rate), None)
-        scope = self.scope_of(view)
-        if scope is None:
-            return None
-        rate = getattr(view, "throttle_rates", {}).get(scope) or (api_settings.DEFAULT_THROTTLE_RATES or {}).get(scope)
-        if rate is None:
-            raise ImproperlyConfigured(f"scope {scope!r} has no rate: put one into DEFAULT_THROTTLE_RATES")
-        return _limit_of(cast("Any", type(self)), _hashable(rate), scope)
+        limit = self.limit_on(view)
+        if limit is None or not self.has_own_keys():
+            return limit
+        key = self.get_cache_key(request, view)
+        return None if key is None else limit._replace(who=Who("call", call=lambda _: key))
 
     def allow_request(self, request: Any, view: Any) -> bool:
         """Decide the request by all of the view's throttles of ratekit, when the first of them is asked."""
-        decided = state_of(request).setdefault(DECIDED, [])
-        if any(other is view for other in decided):
+        if self._was_decided(request):
             return True
-        decided.append(view)
-        outcome = decide(_limits_of(request, view), request)
-        _write_headers(request, view, outcome)
-        if outcome.error is None or outcome.refusal is None:
+        verdict = decide(_limits_of(request, view), request, decider=RateLimitThrottle)
+        _write_headers(RequestState.of(request), view, verdict)
+        if verdict.error is None or verdict.response is None:
             return True
-        if not isinstance(outcome.error, RateLimitExceeded):
-            raise Refused(outcome.refusal, outcome.error)
-        self._refused = outcome.error
+        if not isinstance(verdict.error, RateLimitExceeded):
+            raise Refused(verdict.response)
+        self._refused = verdict.error
         return False
 
     def wait(self) -> float | None:
         """Return how many seconds to wait, None if waiting does not help."""
         return None if self._refused is None else self._refused.result.retry_after
+
+    def _was_decided(self, request: Any) -> bool:
+        """Whether another throttle was asked about this request of the framework; not if this one is asked again."""
+        asked: set[type] = vars(request).setdefault("_ratekit_asked", set())
+        if not asked or type(self) in asked:
+            asked.clear()
+        asked.add(type(self))
+        return len(asked) > 1
+
+    @classmethod
+    def has_own_keys(cls) -> bool:
+        """Whether a subclass says by get_cache_key who is limited."""
+        return cls.get_cache_key not in _OUR_KEYS
 
 
 class UserRateLimitThrottle(RateLimitThrottle):
@@ -114,19 +153,33 @@ class AnonRateLimitThrottle(RateLimitThrottle):
     scope = "anon"
     options = {"by": "ip"}  # noqa: RUF012
 
+    def get_cache_key(self, request: Any, view: Any) -> str | None:
+        """Return the address, None for a user."""
+        return None if request.user and request.user.is_authenticated else client_address(request)
+
     def limit_for(self, request: Any, view: Any) -> ViewLimit | None:
         """Return the limit, None for a user."""
-        known = request.user is not None and request.user.is_authenticated
-        return None if known else super().limit_for(request, view)
+        is_limited = self.has_own_keys() or self.get_cache_key(request, view) is not None
+        return super().limit_for(request, view) if is_limited else None
 
 
 class ScopedRateLimitThrottle(RateLimitThrottle):
     """Limits by the scope that the view names as its throttle_scope, if any."""
 
+    scope_attr = "throttle_scope"
+
     def scope_of(self, view: Any) -> str | None:
         """Return the view's scope."""
-        scope: str | None = getattr(view, "throttle_scope", None)
+        scope: str | None = getattr(view, self.scope_attr, None)
         return scope
+
+    def limit_on(self, view: Any) -> ViewLimit | None:
+        """Return the limit of the view's scope, None if the view has none."""
+        return super().limit_on(view) if self.scope_of(view) else None
+
+
+_OUR_KEYS = (RateLimitThrottle.get_cache_key, AnonRateLimitThrottle.get_cache_key)
+_IGNORED = ("cache", "timer", "parse_rate", "throttle_success", "throttle_failure", "get_ident")  # DRF uses them
 
 
 def _limits_of(request: Any, view: Any) -> list[ViewLimit]:
@@ -145,30 +198,63 @@ def _hashable(rate: Any) -> Any:
     return tuple(rate) if isinstance(rate, Sequence) and not isinstance(rate, str) else rate
 
 
-def _write_headers(request: Any, view: Any, outcome: Outcome) -> None:
-    """Write the headers on what the view will answer, whatever that is; not if the middleware will."""
-    state = state_of(request)
+def _write_headers(state: RequestState, view: Any, verdict: Verdict) -> None:
+    """Write the headers on what the view will answer, whatever that is; those of the results not if the middleware will."""
     headers = getattr(view, "headers", None)
-    if headers is None or MIDDLEWARE in state:
+    if headers is None:
         return
-    headers.update(conf.answers.lines(state.get(RESULTS, ()), refused=False))
-    if outcome.refusal is not None:
-        headers.update({name: line for name, line in outcome.refusal.headers.items() if name != "Content-Type"})
+    if not state.has_middleware:
+        headers.update(conf.writer.lines(state.ledger.results, refused=False))
+    if verdict.response is not None:
+        headers.update({name: line for name, line in verdict.response.headers.items() if name != "Content-Type"})
 
 
-def faults_of(view: Any) -> list[str]:
-    """Return what is wrong with the throttles of a view's class: scopes without a rate, and rates that make no sense."""
-    found = []
-    for throttle in getattr(view, "throttle_classes", ()):
-        if isinstance(throttle, type) and issubclass(throttle, RateLimitThrottle):
-            try:
-                throttle().limit_for(_Nobody(), view)
-            except (ImproperlyConfigured, ConfigurationError) as error:
-                found.append(f"{view.__qualname__}: {error}")
-    return found
+class DeclaredView:
+    """A view of DRF as a URL declares it: the attributes of its class, and those that as_view() was given."""
+
+    def __init__(self, cls: type, given: Mapping[str, Any]) -> None:
+        self.cls = cls
+        vars(self).update(given)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.cls, name)
+
+    @property
+    def throttles(self) -> list[type[RateLimitThrottle]]:
+        """Its throttles that are ratekit's."""
+        classes = self.throttle_classes
+        return [throttle for throttle in classes if isinstance(throttle, type) and issubclass(throttle, RateLimitThrottle)]
+
+    def limits(self) -> list[ViewLimit]:
+        """Return the limits of its throttles, but for those that are misconfigured."""
+        return [limit for throttle in self.throttles if isinstance(limit := self._limit_by(throttle), ViewLimit)]
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with its throttles: scopes without a rate, and rates that make no sense."""
+        found = (self._limit_by(throttle) for throttle in self.throttles)
+        return [f"{self.cls.__qualname__}: {error}" for error in found if isinstance(error, Exception)]
+
+    def ignored(self) -> list[str]:
+        """Return what its throttles define that DRF would use, and ratekit does not."""
+        return [f"{throttle.__qualname__}.{name}" for throttle in self.throttles for name in _ignored_by(throttle)]
+
+    def _limit_by(self, throttle: type[RateLimitThrottle]) -> ViewLimit | Exception | None:
+        try:
+            return throttle().limit_on(self)
+        except (ImproperlyConfigured, ConfigurationError) as error:
+            return error
 
 
-class _Nobody:
-    """A request of nobody, to ask throttles for their limits by."""
+def declared_view(view: Any) -> DeclaredView | None:
+    """Return what the view of a URL declares, None if it is not one of DRF."""
+    is_of_drf = hasattr(view, "initkwargs") and hasattr(getattr(view, "cls", None), "throttle_classes")
+    return DeclaredView(view.cls, view.initkwargs) if is_of_drf else None
 
-    user = None
+
+def _ignored_by(throttle: type[RateLimitThrottle]) -> list[str]:
+    own = {name for cls in throttle.__mro__ if _is_of_application(cls) for name in vars(cls)}
+    return [name for name in _IGNORED if name in own and not (name == "get_ident" and throttle.has_own_keys())]
+
+
+def _is_of_application(cls: type) -> bool:
+    return not cls.__module__.startswith(("rest_framework.", "ratekit_django.", "builtins"))

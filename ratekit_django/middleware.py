@@ -9,16 +9,15 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
-from ratekit.errors import RatekitError, RateLimitExceeded, RateLimitUnavailable, UnusableRequestError
-from ratekit.front import refusal_of
-from ratekit.modes import RateLimitMode
-from ratekit.wsgi import RESULTS
+from ratekit.web.answers import ANSWERED
+from ratekit.web.decide import Verdict, refusal_of, refuse
+from ratekit.web.drivers import run
 from ratekit_django.conf import conf
-from ratekit_django.decisions import Outcome, adecide, decide
-from ratekit_django.limits import ViewLimit
-from ratekit_django.requests import MIDDLEWARE, state_of
+from ratekit_django.decisions import adecide, decide
+from ratekit_django.requests import Dispatch, RequestState
 from ratekit_django.responses import respond, with_headers
-from ratekit_django.urls import url_of
+from ratekit_django.urls import method_of, url_of
+from ratekit_django.view_limit import ViewLimit
 
 
 class RateLimitMiddleware:
@@ -38,12 +37,15 @@ class RateLimitMiddleware:
 
     def __call__(self, request: HttpRequest) -> Any:
         """Pass a request on, and write the headers of what was decided about it."""
-        state_of(request)[MIDDLEWARE] = True
-        return self._answer(request) if self.is_async else with_headers(request, self.get_response(request))
+        if self.is_async:
+            return self._answer(request)
+        with _dispatch_of(request):
+            return with_headers(request, self.get_response(request))
 
     async def _answer(self, request: HttpRequest) -> HttpResponseBase:
-        response: HttpResponseBase = await self.get_response(request)
-        return with_headers(request, response)
+        with _dispatch_of(request):
+            response: HttpResponseBase = await self.get_response(request)
+            return with_headers(request, response)
 
     def _limit(self, request: HttpRequest, *_: Any) -> HttpResponse | None:
         limits = _rules_of(request)
@@ -56,11 +58,20 @@ class RateLimitMiddleware:
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """Answer what a view has raised: over the limit, the store cannot tell, or the request does not say enough.
 
-        Django calls this in a thread where views are awaited; it waits for nothing.
+        Django calls this in a thread where views are awaited.
         """
-        if not isinstance(error, RateLimitExceeded | RateLimitUnavailable | UnusableRequestError):
+        if not isinstance(error, ANSWERED):
             return None
-        return respond(request, _outcome_of(request, error))
+        ledger = RequestState.of(request).ledger
+        limiter = conf.limiter()
+        run(refuse(ledger, limiter.store.place), limiter)
+        return respond(request, Verdict(refusal_of(error, ledger, conf.writer), error))
+
+
+def _dispatch_of(request: HttpRequest) -> Dispatch:
+    state = RequestState.of(request)
+    state.has_middleware = True
+    return state.begin()
 
 
 def _rules_of(request: HttpRequest) -> list[ViewLimit]:
@@ -68,14 +79,5 @@ def _rules_of(request: HttpRequest) -> list[ViewLimit]:
     if rules.is_empty:
         return []
     url = url_of(request)
-    found = rules.find(request.method or "GET", url.route, url.name)
+    found = rules.find(method_of(request), url.route, url.name)
     return [] if found is None else [found]
-
-
-def _outcome_of(request: HttpRequest, error: RatekitError) -> Outcome:
-    if isinstance(error, RateLimitExceeded):
-        results = state_of(request).setdefault(RESULTS, [])
-        if error.result not in results:
-            results.append(error.result)
-        return Outcome(conf.answers.refusal(results), error)
-    return Outcome(refusal_of(error, RateLimitMode.ON), error)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Unpack
 
-from ratekit.errors import MissingExtraError, RateLimitExceeded
-from ratekit.rules import RuleLimits
+from ratekit.core.errors import MissingExtraError, RateLimitExceeded
+from ratekit.web.table import RuleLimits
 from ratekit_django.conf import conf
 from ratekit_django.decisions import decide
-from ratekit_django.limits import USER, view_limit
+from ratekit_django.requests import RequestState
 from ratekit_django.urls import url_of
+from ratekit_django.view_limit import USER, ViewOptions, view_limit
 
 try:
     from ninja.throttling import BaseThrottle
@@ -30,18 +31,19 @@ class RateLimitThrottle(BaseThrottle):
     on the event loop, where they block it while the store answers: there, use rate_limit on the function.
     """
 
-    def __init__(self, rate: RuleLimits, **options: Any) -> None:
-        self.limit = view_limit(limits=rate, **({"by": USER, "anonymous": "ip"} | options))
+    def __init__(self, rate: RuleLimits, **options: Unpack[ViewOptions]) -> None:
+        given: ViewOptions = {"by": USER, "anonymous": "ip", **options}
+        self.limit = view_limit(limits=rate, **given)
         self._warned = False
 
     def allow_request(self, request: Any) -> bool:
         """Decide the request. An outage, or a request that does not say enough, is raised, for the middleware to answer."""
         self._warn_on_event_loop(request)
-        error = decide([self.limit], request).error
+        error = decide([self.limit], request, decider=self).error
         if error is not None and not isinstance(error, RateLimitExceeded):
             raise error
         _wait.set(None if error is None else error.result.retry_after)
-        return error is None
+        return not RequestState.of(request).ledger.is_refused  # by this throttle, or by one that was asked before
 
     def wait(self) -> float | None:
         """Return how many seconds the request that was just refused has to wait, None if waiting does not help."""

@@ -9,45 +9,44 @@ from django.http.response import HttpResponseBase
 from django.template import TemplateDoesNotExist, loader
 from django.utils.cache import patch_vary_headers
 
-from ratekit.errors import RateLimitExceeded
-from ratekit.front import Refusal
-from ratekit.headers import PROBLEM_TYPE
-from ratekit.results import RateLimitResult
-from ratekit.wsgi import RESULTS
+from ratekit.core.errors import RateLimitExceeded
+from ratekit.core.headers import PROBLEM_TYPE
+from ratekit.core.results import RateLimitResult
+from ratekit.web.answers import ErrorResponse
+from ratekit.web.decide import Verdict
 from ratekit_django.conf import conf
-from ratekit_django.decisions import Outcome
-from ratekit_django.requests import state_of
+from ratekit_django.requests import RequestState
 
 Response = TypeVar("Response", bound=HttpResponseBase)
 OWN_TEMPLATE = "ratekit/429.html"
 
 
-def respond(request: Any, outcome: Outcome) -> HttpResponse | None:
+def respond(request: Any, verdict: Verdict) -> HttpResponse | None:
     """Return the answer to a request that is refused, None if it may pass: a problem, or a page for who prefers HTML."""
-    refusal = outcome.refusal
+    refusal = verdict.response
     if refusal is None:
         return None
     response = HttpResponse(refusal.body, status=refusal.status, headers=refusal.headers)
-    if isinstance(outcome.error, RateLimitExceeded) and conf.template is not None:
+    if isinstance(verdict.error, RateLimitExceeded) and conf.template is not None:
         patch_vary_headers(response, ["Accept"])
         if request.get_preferred_type([PROBLEM_TYPE, "application/json", "text/html"]) == "text/html":
-            _show_page(response, refusal, outcome.error.result)
+            _show_page(response, refusal, verdict.error.result)
     return response
 
 
 def with_headers(request: Any, response: Response) -> Response:
     """Write the headers of what was decided about a request on its response, and keep caches from storing a 429."""
-    results = state_of(request).get(RESULTS)
+    results = RequestState.of(request).ledger.results
     if results:
         refused = response.status_code == 429
-        for name, value in conf.answers.lines(results, refused=refused).items():
+        for name, value in conf.writer.lines(results, refused=refused).items():
             response[name] = value
         if refused:
             response.setdefault("Cache-Control", "no-store")
     return response
 
 
-def _show_page(response: HttpResponse, refusal: Refusal, result: RateLimitResult) -> None:
+def _show_page(response: HttpResponse, refusal: ErrorResponse, result: RateLimitResult) -> None:
     """Put the project's template in place of the problem, else ratekit's. It gets no request: it must not ask who it is."""
     try:
         template = loader.select_template([conf.template or OWN_TEMPLATE, OWN_TEMPLATE])

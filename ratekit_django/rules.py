@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ratekit.errors import ConfigurationError
-from ratekit.rules import DEFAULT_ENDPOINT
-from ratekit_django.limits import ViewLimit, view_limit
+from ratekit.core.errors import ConfigurationError
+from ratekit.web.methods import split_method
+from ratekit.web.table import DEFAULT_ENDPOINT
+from ratekit_django.view_limit import ViewLimit, view_limit
 
-_KEY = re.compile(r"(?:([A-Z]+) +)?(/[^\s*]*\*?|[^\s*/]+\*?)")
+_KEY = re.compile(r"/[^\s*]*\*?|[^\s*/]+\*?")
 
 
 class UrlRules:
@@ -62,26 +63,30 @@ def _bare(text: str) -> str:
 
 
 def _parsed(key: str) -> tuple[str | None, str]:
-    match = _KEY.fullmatch(key) if isinstance(key, str) else None
-    if match is None:
+    method, text = split_method(key, f"rule {key!r}") if isinstance(key, str) else (None, "")
+    if not _KEY.fullmatch(text):
         raise ConfigurationError(
             f"rule {key!r} is neither the name of a URL, like 'api:search', nor a pattern that starts with '/'; "
             "a '*' may stand at its end, and a method before it"
         )
-    return match[1], match[2]
+    return method, text
 
 
 def _rule(key: str, value: Any) -> ViewLimit:
-    """Make the limit of a rule. If it is for several URLs, they are counted together, under the key."""
-    method, _ = _parsed(key)
-    if key.endswith("*"):
-        return _limit(f"RULES[{key!r}]", value, endpoint=key)
-    return _limit(f"RULES[{key!r}]", value, methods=[method] if method else None)
+    """Make the limit of a rule. If it is for several URLs, they are counted together, under the key without its method."""
+    method, text = _parsed(key)
+    if method is not None and isinstance(value, Mapping) and "methods" in value:
+        raise ConfigurationError(
+            f"RULES[{key!r}] names a method, and so do its methods {value['methods']!r}: give one of them"
+        )
+    return _limit(
+        f"RULES[{key!r}]", value, endpoint=text if text.endswith("*") else None, methods=[method] if method else None
+    )
 
 
 def _limit(where: str, value: Any, **options: Any) -> ViewLimit:
     given = value if isinstance(value, Mapping) else {"limits": value}
     try:
-        return view_limit(**({"by": "ip"} | options | dict(given)))
+        return view_limit(**({"by": "ip"} | options | dict(given)))._replace(is_rule=True)
     except (ConfigurationError, TypeError) as error:
         raise ConfigurationError(f"{where}: {error}") from None

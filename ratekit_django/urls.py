@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from django.conf import settings
@@ -20,10 +20,20 @@ class Url(NamedTuple):
     name: str
     view: Any
 
-    def endpoint(self, method: str) -> str:
-        """Return what is limited: the pattern; of Ninja, which has one view for all operations of a path, the operation."""
-        of_ninja = getattr(self.view, "__module__", None) == "ninja.operation"
-        return f"{method} {self.route}" if of_ninja else self.route
+    def operation(self, method: str) -> Sequence[str] | None:
+        """Return the methods of the operation that Ninja runs, which has one view for all operations of a path.
+
+        None: the view is not one of Ninja's, and declares no methods.
+        """
+        if getattr(self.view, "__module__", None) != "ninja.operation":
+            return None
+        found = (operation.methods for operation in _operations(self.view) if method in operation.methods)
+        return next(found, None)
+
+
+def method_of(request: Any) -> str:
+    """Return the method of a request, in upper case; a request that was made by hand may have none."""
+    return (request.method or "GET").upper()
 
 
 def url_of(request: Any, view: str | None = None) -> Url:
@@ -53,6 +63,12 @@ def every_url(resolver: URLResolver | None = None, before: str = "", names: tupl
             yield from every_url(pattern, route, names + namespace)
         else:
             yield Url(route_of(route), ":".join([*names, pattern.name or pattern.lookup_str]), pattern.callback)
+
+
+def _operations(view: Any) -> Sequence[Any]:
+    """Return the operations of a view of Ninja's: a method of its PathView, or a function that refers to it."""
+    owners = [getattr(view, "__self__", None), *(cell.cell_contents for cell in getattr(view, "__closure__", None) or ())]
+    return next((owner.operations for owner in owners if hasattr(owner, "operations")), ())
 
 
 def _resolved(request: Any) -> Any:

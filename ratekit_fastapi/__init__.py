@@ -3,14 +3,14 @@
 try:
     import fastapi as _  # noqa: F401
 except ImportError:
-    from ratekit.errors import MissingExtraError
+    from ratekit.core.errors import MissingExtraError
 
     raise MissingExtraError("ratekit_fastapi", "fastapi") from None
 
+from ratekit_fastapi.apply import apply_element_rate_limit, apply_rate_limit
 from ratekit_fastapi.dependencies import PathRateLimiter, ProjectRateLimiter, RateLimiterDependency
 from ratekit_fastapi.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError
 from ratekit_fastapi.installation import RATE_LIMIT_RESPONSES, install
-from ratekit_fastapi.programmatic import apply_element_rate_limit, apply_rate_limit
 
 __all__ = [
     "RATE_LIMIT_RESPONSES",

@@ -1,29 +1,61 @@
-"""The body of a request, for key functions that look into it, without taking it from the endpoint."""
+"""A bound on bodies that FastAPI reads for an endpoint before the limiters of its route run."""
 
 from __future__ import annotations
 
-from urllib.parse import urlencode
+from starlette.requests import HTTPConnection
 
-from starlette.requests import HTTPConnection, Request
+from ratekit.asgi import Message, Receive, Scope
+from ratekit.core.modes import RateLimitMode
+from ratekit.web.identity import KeyFunction, body_too_long
+from ratekit.web.parsers import MULTIPART
+from ratekit_fastapi.decisions import not_overridden, raise_undecided
+from ratekit_fastapi.requests import StarletteRequest
+from ratekit_fastapi.routes import calls_of, effective_route, is_limiter
+from ratekit_fastapi.settings import settings_of
 
-from ratekit.identity import KeyFunction, body_too_long
 
-BODY = "ratekit.body"  # in the scope
+class BoundedReceive:
+    """The receive of a request. It answers 413 as soon as the body is longer than a limiter of the route may look into.
 
-
-async def read_body(connection: HTTPConnection, by: KeyFunction) -> bytes | None:
-    """Return the body, or the fields of a form encoded again: FastAPI has read a form already, and keeps it.
-
-    Uploads are not looked at: their stream belongs to the endpoint.
+    The limiter would refuse the request anyway, but only after all of the body is in memory. Uploads have no bound here:
+    Starlette writes their files to the disk.
     """
-    kind = connection.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if not isinstance(connection, Request) or kind == "multipart/form-data":
+
+    __slots__ = ("_by", "_receive", "_scope", "_size")
+
+    def __init__(self, receive: Receive, scope: Scope) -> None:
+        self._receive = receive
+        self._scope = scope
+        self._size = 0
+        self._by: KeyFunction | bool | None = True  # True: not known before the route is
+
+    async def __call__(self) -> Message:
+        """Receive a message."""
+        if self._by is True and (route := effective_route(self._scope)) is not None:
+            self._by = _looking_into_body(route, self._scope)
+        if isinstance(self._by, KeyFunction):
+            self._refuse_longer(self._by)
+        message = await self._receive()
+        self._size += len(message.get("body", b""))
+        if isinstance(self._by, KeyFunction):
+            self._refuse_longer(self._by)
+        return message
+
+    def _refuse_longer(self, by: KeyFunction) -> None:
+        request = _front_request(self._scope)
+        if self._size > by.most_body or request.is_longer_than(by.most_body):
+            raise_undecided(body_too_long(by), RateLimitMode.ON, self._scope)
+
+
+def _looking_into_body(route: object, scope: Scope) -> KeyFunction | None:
+    """Return the key function of a limiter of the route that will look into the body, and refuses what is too long."""
+    limiters = [call for call in calls_of(route) if is_limiter(call) and call.needs_body]
+    if not limiters or _front_request(scope).media_type.kind == MULTIPART:
         return None
-    if kind == "application/x-www-form-urlencoded":
-        fields = (await connection.form()).multi_items()
-        body = urlencode([(name, value) for name, value in fields if isinstance(value, str)]).encode()
-    else:
-        body = await connection.body()
-    if len(body) > by.most_body:
-        raise body_too_long(by)
-    return body
+    connection = HTTPConnection(scope)
+    enforced = [limiter for limiter in not_overridden(limiters, scope) if limiter.current_mode() is RateLimitMode.ON]
+    return next((by for limiter in enforced if (by := limiter.looks_into_body(connection)) is not None), None)
+
+
+def _front_request(scope: Scope) -> StarletteRequest:
+    return StarletteRequest(HTTPConnection(scope), settings_of(scope).proxies)

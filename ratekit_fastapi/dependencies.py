@@ -3,40 +3,73 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import re
-from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Never, TypedDict, Unpack
 
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
-from ratekit import keys
-from ratekit.anonymous import anonymous_subject, check_anonymous, note_pass
-from ratekit.errors import UnusableRequestError
-from ratekit.front import checked_cost, checked_mode, cost_of, mode_reader
-from ratekit.identity import KeyFunction, as_key_function
-from ratekit.limits import Limit, Policy
-from ratekit.modes import RateLimitMode
-from ratekit.outage import as_on_outage
-from ratekit.protocol import Call, Operation, encode, encode_keys
-from ratekit.requests import AsgiRequest
-from ratekit.rules import RuleLimits, check_endpoint, policy_of
+from ratekit.core import keys
+from ratekit.core.limit_names import qualified, with_cost
+from ratekit.core.limits import Limit, Policy
+from ratekit.core.modes import RateLimitMode
+from ratekit.core.protocol import encode_keys
+from ratekit.web.arguments import (
+    check_endpoint,
+    checked_cost,
+    checked_mode,
+    checked_on_outage,
+    cost_of,
+    mode_reader,
+    policy_of,
+    refuse_unknown,
+    untold,
+    wrong_type,
+)
+from ratekit.web.decide import Check
+from ratekit.web.identity import (
+    DEFAULT_ANONYMOUS,
+    KeyFunction,
+    anonymous_subject,
+    as_key_function,
+    check_anonymous,
+    note_address,
+    note_pass,
+    subject_of,
+    why_nobody,
+)
+from ratekit.web.table import RuleLimits
 from ratekit_fastapi import decisions
-from ratekit_fastapi.bodies import BODY, read_body
-from ratekit_fastapi.routes import endpoint_of
+from ratekit_fastapi.requests import StarletteRequest, load_body
+from ratekit_fastapi.routes import RateLimiterMark, endpoint_of, operation_of
 from ratekit_fastapi.settings import IDENTITY, Settings, settings_of
 
 By = KeyFunction | Callable[[Any], str | None] | str
-anonymous_passes: Counter[str] = Counter()  # requests without a project that passed, by endpoint
-_log = logging.getLogger("ratekit_fastapi")
-_MOST_CALLS = 1024
-_DERIVED = ("_hash", "_key_function", "_calls", "current_mode", "shortcuts")  # from what else makes a limiter what it is
+_NO_PROJECT = (
+    "it has no project. A limiter in dependencies=[…] runs before authentication that is declared as a parameter: "
+    "declare it after, or set identify=; anonymous= says what happens to requests without a project"
+)
+_DERIVED = ("_hash", "_key_function", "_policies", "current_mode")  # from what else makes a limiter what it is
 _TAGGED = re.compile(r"[^{}]+\{[^{}]+\}[^{}]*").fullmatch
 
 
-class RateLimiterDependency:
+class LimiterArguments(TypedDict, total=False):
+    """The keyword arguments of every limiter for `Depends`: see RateLimiterDependency."""
+
+    limits: RuleLimits | None
+    policy: Policy | Limit | None
+    cost: int | Callable[[Any], Any]
+    endpoint: str | None
+    mode: str | RateLimitMode | None
+    on_outage: str | None
+    by: By | None
+
+
+_ARGUMENTS = {*LimiterArguments.__annotations__, "max_requests", "expiry", "anonymous"}
+
+
+class RateLimiterDependency(RateLimiterMark):
     """A limiter for `Depends`: of HTTP and of WebSocket routes.
 
     limits, a policy, or max_requests per expiry seconds; cost is a number or a callable of the request; endpoint is the
@@ -56,22 +89,26 @@ class RateLimiterDependency:
         mode: str | RateLimitMode | None = None,
         on_outage: str | None = None,
         by: By | None = None,
+        **unknown: Never,
     ) -> None:
-        self.policy = policy_of(max_requests, expiry, limits, policy)
-        self._hash = hash((type(self), self.policy, endpoint))
+        refuse_unknown(
+            type(self).__name__, unknown, {*LimiterArguments.__annotations__, "max_requests", "expiry", "anonymous"}
+        )
         self.cost = checked_cost(cost)
+        self.policy = with_cost(policy_of(max_requests, expiry, limits, policy), cost)
+        self._hash = hash((type(self), self.policy, endpoint))
+        self._policies: dict[str, Policy] = {}
         self.endpoint = check_endpoint(endpoint)
         self.mode = checked_mode(mode)
         self.current_mode = mode_reader(self.mode)  # the mode for this request
-        self.on_outage = None if on_outage is None else as_on_outage(on_outage)
+        self.on_outage = checked_on_outage(on_outage)
         self._by = by
-        self._calls: dict[tuple[str, str, int], Call] = {}
         self._key_function = as_key_function(by) if by is not None else None
         self.needs_body = self._key_function is not None and self._key_function.needs_body
         self.needs_identity = self._uses_project and by is None
+        self.has_to_wait = self.needs_identity or self.needs_body or callable(cost)
         own = (type(self).make_key, type(self).make_override_key)
         self._has_own_keys = own != (RateLimiterDependency.make_key, RateLimiterDependency.make_override_key)
-        self.shortcuts: dict[int, decisions.Shortcut] = {}  # by the identity of their routes
 
     _uses_project = False
 
@@ -97,33 +134,42 @@ class RateLimiterDependency:
         """Return what is limited: the endpoint that was given, else the template of the route."""
         return self.endpoint or endpoint_of(request.scope)
 
-    __call__ = decisions.decide
+    def policy_for(self, request: HTTPConnection) -> Policy:
+        """Return the policy of the operation: each of a path counts for itself, unless an endpoint was given for all."""
+        operation = "" if self.endpoint is not None else operation_of(request.scope)
+        if not operation:
+            return self.policy
+        if operation not in self._policies:
+            self._policies[operation] = qualified(self.policy, operation)
+        return self._policies[operation]
 
-    @property
-    def is_same_for_all(self) -> bool:
-        """Whether every request to an endpoint is counted alike, whoever sends it, and no code but ours is asked."""
-        return False
+    __call__ = decisions.decide_route
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Find out anew how requests are decided by a limiter that is changed."""
-        object.__setattr__(self, name, value)
-        vars(self).get("shortcuts", {}).clear()
+    async def check(self, request: HTTPConnection, settings: Settings, mode: RateLimitMode) -> Check | None:
+        """Return what there is to decide about a request; None if it is not limited here."""
+        if self.needs_identity:
+            await settings.identity(request)
+        if self.needs_body:
+            await self.load_body(request)
+        cost = self.cost if type(self.cost) is int else await self.cost_for(request)
+        return self.check_of(request, settings, mode, cost)
 
-    def shorten(self, shortcut: decisions.Shortcut) -> None:
-        """Decide the next requests to a route by a shortcut."""
-        if len(self.shortcuts) >= _MOST_CALLS:
-            self.shortcuts.clear()
-        self.shortcuts[id(shortcut.route)] = shortcut
-
-    def call(self, request: HTTPConnection, settings: Settings, cost: int) -> Call | None:
-        """Make the call that decides a request; None if it is not limited here."""
+    def check_of(
+        self, request: HTTPConnection, settings: Settings, mode: RateLimitMode, cost: int | None = None
+    ) -> Check | None:
+        """Return what there is to decide about a request, where nothing has to be awaited for it."""
+        cost = cost_of(self.cost, request) if cost is None else cost
+        endpoint = self.endpoint_for(request)
         if not self._has_own_keys:
             subject = self.subject(request)
             if subject is None:
                 return None
-            return encode(self.policy, subject, self.endpoint_for(request), settings.prefix, Operation.CHECK, cost)
+            return Check.of(self.policy_for(request), subject, endpoint, settings.prefix, cost, mode, self.on_outage)
         key = self._checked_key(request, self.make_key(request))
-        return None if key is None else encode_keys(self.policy, key, self.make_override_key(request), cost)
+        if key is None:
+            return None
+        call = encode_keys(self.policy_for(request), key, self.make_override_key(request), cost)
+        return Check(call, endpoint, mode, self.on_outage)
 
     def _checked_key(self, request: HTTPConnection, key: str | None) -> str | None:
         """Refuse a key that is none. What a subclass makes of the None of a request without a subject is still None."""
@@ -131,40 +177,38 @@ class RateLimiterDependency:
             return key
         if RateLimiterDependency.make_key(self, request) is None:
             return None
-        raise UnusableRequestError(f"make_key answered {key!r}, which is no key with a tag in braces")
+        raise wrong_type("make_key", key, "a key with a tag in braces, or None")
 
     async def load_body(self, request: HTTPConnection) -> None:
         """Read the body, for a key function that looks into it."""
         if self._key_function is not None:
-            request.scope[BODY] = await read_body(request, self._key_function)
+            await load_body(request, self._key_function, settings_of(request.scope).proxies)
+
+    def looks_into_body(self, request: HTTPConnection) -> KeyFunction | None:
+        """Return the key function if the body of this request has to be read for it."""
+        by = self._key_function
+        return by if by is not None and by.looks_into_body(_front_request(request)) else None
 
     async def cost_for(self, request: HTTPConnection) -> int:
         """Return what a request costs."""
         cost = self.cost(request) if callable(self.cost) else self.cost
         return cost_of(await cost if inspect.isawaitable(cost) else cost, request)
 
-    def is_decided_with(self, other: RateLimiterDependency) -> bool:
-        """Whether this limiter and another treat a refusal and an outage alike, so that one call can decide both."""
-        return self.current_mode() is other.current_mode() and self.on_outage == other.on_outage
-
     def note_pass(self, request: HTTPConnection) -> None:
         """Take note of a request that is not limited here; warn of the first where that is not what anybody asked for."""
-        by = self._key_function
-        if by is not None and (by.is_claimed or by.is_address):
-            _count_pass(self.endpoint_for(request), "has no address (a Unix socket?): set trusted_hops")
+        if self._key_function is not None:
+            note_pass(self.endpoint_for(request), why_nobody(self._key_function))
 
     def _subject_by(self, request: HTTPConnection) -> str | None:
         """Ask the key function: ratekit's own get its view of the request, a callable gets the framework's."""
         if self._key_function is None:
             return None
+        if isinstance(self._by, KeyFunction | str):
+            return subject_of(self._key_function, _front_request(request))
         try:
-            if not isinstance(self._by, KeyFunction | str):
-                return self._key_function(request)  # type: ignore[arg-type]
-            front_request = _front_request(request)
-            front_request.body = request.scope.get(BODY)
-            return self._key_function(front_request)
+            return self._key_function(request)  # type: ignore[arg-type]
         except ValueError as error:
-            raise UnusableRequestError(f"who is limited cannot be told from the request: {error}") from None
+            raise untold("who is limited", error) from None
 
     def _identity(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in _DERIVED}
@@ -181,33 +225,43 @@ class RateLimiterDependency:
 class ProjectRateLimiter(RateLimiterDependency):
     """Limits each project on an endpoint. The project is the one that the request was authenticated for.
 
-    anonymous says what happens to a request without one: "pass" (warned of once per endpoint, and counted), "ip" limits its
-    address instead, "refuse" answers 401.
+    anonymous says what happens to a request without one: "ip" limits its address instead (the default, and then said once in
+    the log), "pass" lets it pass (warned of once per endpoint, and counted), "refuse" answers 401. It has no say where `by`
+    is given.
     """
 
     def __init__(
-        self, max_requests: int | None = None, expiry: float | None = None, *, anonymous: str = "pass", **options: Any
-    ):
+        self,
+        max_requests: int | None = None,
+        expiry: float | None = None,
+        *,
+        anonymous: str | None = None,
+        **options: Unpack[LimiterArguments],
+    ) -> None:
         super().__init__(max_requests, expiry, **options)
-        self.anonymous = check_anonymous(anonymous)
+        self.anonymous = None if anonymous is None else check_anonymous(anonymous)
 
     _uses_project = True
 
     def subject(self, request: HTTPConnection) -> str | None:
         """Return the project, or what by says."""
-        subject: str | None = self._subject_by(request) if self._by is not None else request.scope.get(IDENTITY)
-        return anonymous_subject(self.anonymous, _front_request(request)) if subject is None else subject
+        if self._by is not None:
+            return self._subject_by(request)
+        subject: str | None = request.scope.get(IDENTITY)
+        return self._substitute(request) if subject is None else subject
+
+    def _substitute(self, request: HTTPConnection) -> str | None:
+        """Return who is limited in place of the project."""
+        if self.anonymous is None:
+            note_address(self.endpoint_for(request), _NO_PROJECT)
+        return anonymous_subject(self.anonymous or DEFAULT_ANONYMOUS, _front_request(request))
 
     def note_pass(self, request: HTTPConnection) -> None:
         """Count a request that is not limited, as it has no project; warn of the first."""
         if self._by is not None:
-            _count_pass(self.endpoint_for(request), "is said to be nobody's by its key function")
+            super().note_pass(request)
         elif request.scope.get(IDENTITY) is None:
-            _count_pass(
-                self.endpoint_for(request),
-                "has no project. A limiter in dependencies=[…] runs before authentication that is declared as a parameter: "
-                "declare it after, set identify=, or anonymous='ip'",
-            )
+            note_pass(self.endpoint_for(request), _NO_PROJECT)
 
 
 class PathRateLimiter(RateLimiterDependency):
@@ -216,42 +270,16 @@ class PathRateLimiter(RateLimiterDependency):
     A caller who does not say what the key function asks for is limited by the address: saying nothing must not pay.
     """
 
-    def call(self, request: HTTPConnection, settings: Settings, cost: int) -> Call | None:
-        """Make the call that decides a request; an endpoint as a whole has the same one each time."""
-        if not self.is_same_for_all:
-            return super().call(request, settings, cost)
-        key = (settings.prefix, self.endpoint_for(request), cost)
-        call = self._calls.get(key)
-        if call is None:
-            call = super().call(request, settings, cost)
-            if call is not None and not call.compiled.is_soft and len(self._calls) < _MOST_CALLS:  # soft ones draw a number
-                self._calls[key] = call
-        return call
-
-    @property
-    def is_same_for_all(self) -> bool:
-        """Whether it counts an endpoint as a whole, and a subclass has no say in it."""
-        own = (type(self).subject, type(self).endpoint_for, type(self).call)
-        is_own = own != (PathRateLimiter.subject, PathRateLimiter.endpoint_for, PathRateLimiter.call)
-        return not (is_own or self._has_own_keys or self._key_function is not None or callable(self.cost))
-
     def subject(self, request: HTTPConnection) -> str | None:
         """Return the endpoint itself, or what by says."""
         if self._key_function is None:
             return keys.whole_endpoint_subject(self.endpoint_for(request))
-        subject = self._subject_by(request)
-        if subject is None and self._key_function.is_claimed:
-            return _front_request(request).address()
-        return subject
-
-
-def _count_pass(endpoint: str, why: str) -> None:
-    note_pass(anonymous_passes, _log, endpoint, why)
+        return self._subject_by(request)
 
 
 # FastAPI before 0.128 does not resolve the names of annotations on the call of an instance.
 RateLimiterDependency.__call__.__annotations__ = {"connection": HTTPConnection, "response": Response, "return": None}
 
 
-def _front_request(request: HTTPConnection) -> AsgiRequest:
-    return AsgiRequest(request.scope, settings_of(request.scope).proxies)
+def _front_request(request: HTTPConnection) -> StarletteRequest:
+    return StarletteRequest(request, settings_of(request.scope).proxies)

@@ -9,41 +9,41 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ratekit import errors
-from ratekit.front import Refusal
-from ratekit.results import RateLimitResult
+from ratekit.core import errors
+from ratekit.core.results import RateLimitResult
+from ratekit.web.answers import ErrorResponse
 
 
 class _Refused(HTTPException):
     """An answer of ratekit's: with `install` its own body, without it FastAPI's {"detail": …}."""
 
-    def __init__(self, refusal: Refusal, detail: str) -> None:
-        lines = {name: value for name, value in refusal.headers.items() if name != "Content-Type"}
-        super().__init__(refusal.status, detail=detail, headers=lines)
-        self.refusal = refusal
+    def __init__(self, response: ErrorResponse, detail: str) -> None:
+        lines = {name: value for name, value in response.headers.items() if name != "Content-Type"}
+        super().__init__(response.status, detail=detail, headers=lines)
+        self.response = response
 
 
 class RateLimitExceeded(_Refused, errors.RateLimitExceeded):
     """A 429. `result` says by how much and until when."""
 
-    def __init__(self, refusal: Refusal, result: RateLimitResult) -> None:
-        _Refused.__init__(self, refusal, detail=result.describe())
+    def __init__(self, response: ErrorResponse, result: RateLimitResult) -> None:
+        _Refused.__init__(self, response, detail=result.describe())
         self.result = result
 
 
 class RateLimitUnavailable(_Refused, errors.RateLimitUnavailable):
     """A 503: the store cannot tell, and the limiter refuses then."""
 
-    def __init__(self, refusal: Refusal, error: errors.RateLimitUnavailable) -> None:
-        _Refused.__init__(self, refusal, detail=str(error))
+    def __init__(self, response: ErrorResponse, error: errors.RateLimitUnavailable) -> None:
+        _Refused.__init__(self, response, detail=str(error))
         self.reason, self.retry_after = error.reason, error.retry_after
 
 
 class UnusableRequestError(_Refused, errors.UnusableRequestError):
     """A 4xx: the request does not say what a limit needs to know."""
 
-    def __init__(self, refusal: Refusal, error: errors.UnusableRequestError) -> None:
-        _Refused.__init__(self, refusal, detail=error.detail)
+    def __init__(self, response: ErrorResponse, error: errors.UnusableRequestError) -> None:
+        _Refused.__init__(self, response, detail=error.detail)
         self.status = error.status
 
 
@@ -52,8 +52,8 @@ REFUSALS = (RateLimitExceeded, RateLimitUnavailable, UnusableRequestError)
 
 async def answer(_: Request, error: Exception) -> Response:
     """Answer a refusal with ratekit's own body."""
-    refusal: Refusal = error.refusal  # type: ignore[attr-defined]
-    return Response(refusal.body, refusal.status, headers=refusal.headers)
+    response: ErrorResponse = error.response  # type: ignore[attr-defined]
+    return Response(response.body, response.status, headers=response.headers)
 
 
 def answer_in(scope: MutableMapping[str, Any]) -> None:

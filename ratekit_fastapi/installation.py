@@ -6,19 +6,24 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Unpack
 
-from fastapi import FastAPI, routing
+from fastapi import FastAPI
+from starlette.applications import Starlette
 
-from ratekit.addresses import X_FORWARDED_FOR, TrustedProxies
-from ratekit.asgi import App, Receive
-from ratekit.errors import ConfigurationError
-from ratekit.front import Answers, BodyFunction
-from ratekit.headers import DEFAULT_STYLE, PROBLEM_TYPE
-from ratekit.keys import DEFAULT_PREFIX, check_prefix
-from ratekit.modes import get_rate_limit_mode
-from ratekit.operations import LimiterOptions
-from ratekit.scopes import Scope, Send, results_in, with_headers
+from ratekit.asgi import App, Receive, Scope, Send, Sender, send_response
+from ratekit.core.errors import ConfigurationError
+from ratekit.core.headers import DEFAULT_STYLE, PROBLEM_TYPE
+from ratekit.core.keys import DEFAULT_PREFIX, check_prefix
+from ratekit.core.modes import get_rate_limit_mode
+from ratekit.limiter.operations import LimiterOptions
+from ratekit.stores.contract import AsyncStoreGiven
+from ratekit.web.answers import ANSWERED, BodyFunction, ResponseWriter
+from ratekit.web.arguments import refuse_unknown
+from ratekit.web.client_address import X_FORWARDED_FOR, TrustedProxies
+from ratekit.web.decide import Ledger, refusal_of, refuse
+from ratekit.web.drivers import arun
+from ratekit_fastapi.bodies import BoundedReceive
 from ratekit_fastapi.errors import REFUSALS, answer
-from ratekit_fastapi.routes import calls_of, is_limiter
+from ratekit_fastapi.routes import calls_of, is_limiter, route_contexts
 from ratekit_fastapi.settings import SETTINGS, Identify, Settings
 
 RATE_LIMIT_RESPONSES: dict[int | str, dict[str, Any]] = {
@@ -43,10 +48,13 @@ RATE_LIMIT_RESPONSES: dict[int | str, dict[str, Any]] = {
 }
 
 
+_ARGUMENTS = ("store", "identify", "headers", "body", "trusted_hops", "trusted_header", "prefix", "document", "fleet_mode")
+
+
 def install(
-    app: FastAPI,
+    app: Starlette,
     *,
-    store: Any = None,
+    store: AsyncStoreGiven | None = None,
     identify: Identify | None = None,
     headers: str | Iterable[str] = DEFAULT_STYLE,
     body: BodyFunction | None = None,
@@ -64,24 +72,20 @@ def install(
     on_outage, deadline, instances and refusal_cache are those of AsyncRateLimiter.
     fleet_mode follows the mode that the store has for every process (`ratekit mode monitor`).
     """
-    get_rate_limit_mode()  # a mode that makes no sense is told now
+    refuse_unknown("install", limiter, {*LimiterOptions.__annotations__, *_ARGUMENTS})
+    get_rate_limit_mode()  # a mode that makes no sense is an error now
+    if identify is not None and not callable(identify):
+        raise ConfigurationError(f"identify {identify!r} is not a callable of the request")
     settings = Settings(
         store,
         identify=identify,
-        answers=Answers(headers, body),
+        writer=ResponseWriter(headers, body),
         proxies=TrustedProxies.of(trusted_hops, trusted_header),
         prefix=check_prefix(prefix),
         **limiter,
     )
-    settings.limiter()  # a store that makes no sense is told now
-    if fleet_mode:
-        settings.follow_fleet()
-    app.state.ratekit = settings
-    if identify is not None and not callable(identify):
-        raise ConfigurationError(f"identify {identify!r} is not a callable of the request")
-    _connect(app, settings)
-    if document:
-        _document(app)
+    settings.limiter()  # a store that makes no sense is an error now
+    _connect(app, settings, document=document, fleet_mode=fleet_mode)
     return settings
 
 
@@ -93,22 +97,36 @@ class HeadersMiddleware:
         self.settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on."""
-        if scope["type"] in ("http", "websocket"):
-            scope[SETTINGS] = self.settings
-            # The list is made here, so that the copies of the scope which mounts make share it.
-            send = with_headers(send, results_in(scope), self.settings.answers)
-        await self.app(scope, receive, send)
+        """Pass a request on. Errors of limiters that the application calls itself become the same responses as ours."""
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        scope[SETTINGS] = settings = self.settings
+        ledger = Ledger.of(scope)  # made here, so that the copies of the scope which mounts make share it
+        sender = Sender(send, ledger, settings.writer)
+        try:
+            await self.app(scope, BoundedReceive(receive, scope) if scope["type"] == "http" else receive, sender)
+        except ANSWERED as error:
+            if sender.has_started:
+                raise
+            limiter = settings.limiter()
+            await arun(refuse(ledger, limiter.store.place), limiter)
+            await send_response(refusal_of(error, ledger, settings.writer), scope, None, send)
 
 
-def _connect(app: FastAPI, settings: Settings) -> None:
+def _connect(app: Starlette, settings: Settings, *, document: bool, fleet_mode: bool) -> None:
+    app.state.ratekit = settings
+    if fleet_mode:
+        settings.follow_fleet()
     for error in REFUSALS:
         app.add_exception_handler(error, answer)
     app.add_middleware(HeadersMiddleware, settings=settings)
     _close_with(app, settings)
+    if document and isinstance(app, FastAPI):
+        _document(app)
 
 
-def _close_with(app: FastAPI, settings: Settings) -> None:
+def _close_with(app: Starlette, settings: Settings) -> None:
     inner = app.router.lifespan_context
 
     @asynccontextmanager
@@ -142,7 +160,6 @@ def _document(app: FastAPI) -> None:
 
 def _limited(app: FastAPI) -> Iterator[tuple[str, set[str]]]:
     """Yield path and methods of every operation that one of our limiters is declared on."""
-    contexts: Callable[[Any], Iterator[Any]] = getattr(routing, "iter_route_contexts", iter)  # since FastAPI 0.137
-    for route in contexts(app.routes):
+    for route in route_contexts(app.routes):
         if any(is_limiter(call) for call in calls_of(route)):
             yield route.path_format, getattr(route, "methods", None) or set()

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
+from fastapi import routing
+from starlette.routing import Host, Match, Mount
+
+from ratekit.core.limit_names import OPTIONS, by_operation
+
 UNMATCHED = "unmatched"
+_GET = {"GET", "HEAD"}
+
+
+class RateLimiterMark:
+    """Base class of limiters, by which the dependencies of a route are told apart."""
 
 
 def endpoint_of(scope: MutableMapping[str, Any]) -> str:
@@ -32,18 +42,64 @@ def _template(route: Any) -> str:
     return template if isinstance(template, str) else ""
 
 
+def operation_of(scope: MutableMapping[str, Any]) -> str:
+    """Return what tells the operation from others of its path, in the names of limits: its methods, but for GET.
+
+    A route that declares no method has one counter for all methods, and one for OPTIONS. A WebSocket begins with a GET.
+    """
+    methods = getattr(effective_route(scope), "methods", None)
+    if methods:
+        return by_operation(methods) if methods - _GET else ""
+    return OPTIONS if scope.get("method", "GET").upper() == "OPTIONS" else ""
+
+
 def _mount_template(scope: MutableMapping[str, Any], template: str) -> str:
     """Return the path under which the application is mounted, with the names of parameters in place of their values."""
     root: str = scope.get("root_path") or ""
     mounted = root.removeprefix(scope.get("app_root_path") or "") if root and "app_root_path" in scope else ""
-    if not mounted:
-        return ""
-    parts = mounted.split("/")
-    for name, value in (scope.get("path_params") or {}).items():
-        if f"{{{name}}}" not in template and str(value) in parts:
-            last = len(parts) - 1 - parts[::-1].index(str(value))
-            parts[last] = f"{{{name}}}"
-    return "/".join(parts)
+    if not mounted or not scope.get("path_params"):
+        return mounted
+    return _template_of_mounts(scope, template)
+
+
+def _template_of_mounts(scope: MutableMapping[str, Any], template: str) -> str:
+    """Follow a request through the mounts again, and join their templates.
+
+    The path alone does not tell where a parameter stands: "/01" and "/1" are the same number. Where an application hides its
+    routes, the parameters stand for the rest of the way.
+    """
+    walked = {**scope, "root_path": scope["app_root_path"], "path_params": {}, "fastapi": {}}
+    routes, found = _routes_in(scope.get("router")), ""
+    while walked["root_path"] != scope["root_path"]:
+        mount, child = _taken(routes, walked)
+        if mount is None:
+            names = (name for name in scope["path_params"] if f"{{{name}}}" not in found + template)
+            return found + "".join(f"/{{{name}}}" for name in names)
+        walked |= child
+        found += (getattr(mount, "path_format", None) or "").removesuffix("/{path}")  # a Host has none
+        routes = _routes_in(mount.app)
+    return found
+
+
+def _taken(routes: Iterable[Any], scope: MutableMapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+    """Return the first mount that a request fits, and what it adds to the scope."""
+    for route in routes:
+        if isinstance(getattr(route, "original_route", route), Mount | Host):
+            match, child = route.matches(scope)
+            if match is Match.FULL:
+                return route, child
+    return None, {}
+
+
+def _routes_in(app: Any) -> Iterator[Any]:
+    """Yield the routes of an application, whatever middleware stands around it, with those of its routers."""
+    while app is not None and not hasattr(app, "routes"):
+        app = getattr(app, "app", None)
+    return route_contexts(getattr(app, "routes", ()))
+
+
+# Yields each route of routers that are included, with their prefixes and dependencies. Before FastAPI 0.137 they are copies.
+route_contexts: Callable[[Iterable[Any]], Iterator[Any]] = getattr(routing, "iter_route_contexts", iter)
 
 
 def dependencies_of(route: Any) -> Iterator[Any]:
@@ -86,7 +142,7 @@ def _find_after(calls: list[Any], limiter: Any) -> list[Any]:
 
 def is_limiter(call: Any) -> bool:
     """Whether a dependency is one of ratekit's limiters."""
-    return hasattr(call, "is_decided_with")
+    return isinstance(call, RateLimiterMark)
 
 
 def calls_of(route: Any) -> list[Any]:

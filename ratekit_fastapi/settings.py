@@ -8,16 +8,17 @@ from typing import Any, Unpack
 
 from starlette.requests import HTTPConnection
 
-from ratekit.addresses import TrustedProxies
-from ratekit.fleet import Follower, follow
-from ratekit.front import Answers
-from ratekit.identity import identified_subject
-from ratekit.keys import DEFAULT_PREFIX
-from ratekit.limiter import AsyncRateLimiter
-from ratekit.operations import LimiterOptions
+from ratekit.admin.fleet_mode import Follower, follow
+from ratekit.core.keys import DEFAULT_PREFIX
+from ratekit.limiter.limiters import AsyncRateLimiter
+from ratekit.limiter.operations import LimiterOptions
+from ratekit.stores.contract import AsyncClient, AsyncStoreGiven
+from ratekit.web.answers import ResponseWriter
+from ratekit.web.client_address import TrustedProxies
+from ratekit.web.identity import identified_subject
 
 Identity = tuple[Any, Any] | str | None
-Identify = Callable[[HTTPConnection], Identity | Awaitable[Identity]]
+Identify = Callable[[Any], Identity | Awaitable[Identity]]  # of a Request, or of any HTTPConnection if sockets are limited
 
 SETTINGS = "ratekit.settings"  # in the scope, for applications that are mounted
 IDENTITY = "ratekit.identity"  # in the scope: the subject of the project, or None
@@ -29,15 +30,15 @@ class Settings:
 
     def __init__(
         self,
-        store: Any = None,
+        store: AsyncStoreGiven | None = None,
         *,
         identify: Identify | None = None,
-        answers: Answers | None = None,
+        writer: ResponseWriter | None = None,
         proxies: TrustedProxies | None = None,
         prefix: str = DEFAULT_PREFIX,
         **limiter: Unpack[LimiterOptions],
     ) -> None:
-        self.answers = answers or Answers()
+        self.writer = writer or ResponseWriter()
         self.proxies = proxies or TrustedProxies()
         self.prefix = prefix
         self._identify = identify or _identity_in_state
@@ -47,7 +48,7 @@ class Settings:
         self._follower: Follower | None = None
         self._follows = False
 
-    def limiter(self, on_outage: str | None = None, client: Any = None) -> AsyncRateLimiter:
+    def limiter(self, on_outage: str | None = None, client: AsyncClient | None = None) -> AsyncRateLimiter:
         """Return the limiter of these settings, made on first use; client brings a store of its own."""
         store = self._store if client is None else client
         limiter = self._limiters.get(id(store))

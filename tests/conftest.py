@@ -9,7 +9,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from ratekit import events, fleet, modes
+from ratekit.admin import fleet_mode
+from ratekit.core import events, modes
+from ratekit.web.client_address import proxy_watch
+from ratekit.web.identity import limited_by_address, passes
 from support import servers
 
 # The same examples in every run, on machines that may be busy; RATEKIT_FUZZ=N (make fuzz) draws others each time.
@@ -48,23 +51,32 @@ def _clean_modes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         modes.FILE_VARIABLE,
         "RATE_LIMIT_STORE_URL",
         "RATE_LIMIT_INSTANCES",
+        "RATE_LIMIT_HASH_KEY",
         "WEB_CONCURRENCY",
     ):
         monkeypatch.delenv(name, raising=False)
     modes.reset_mode_sources()
     yield
-    fleet.stop_following()
+    fleet_mode.stop_following()
     modes.reset_mode_sources()
 
 
 @pytest.fixture(autouse=True)
 def _clean_listeners() -> Iterator[None]:
     """What a test has installed listens no more after it."""
-    hooks = (events.decisions, events.store_changes, events.rule_lookups)
+    hooks = (events.decisions, events.store_changes, events.unlimited)
     before = [hook.listeners for hook in hooks]
     yield
     for hook, listeners in zip(hooks, before, strict=True):
         hook.listeners = listeners
+
+
+@pytest.fixture(autouse=True)
+def _clean_warnings() -> None:
+    """What is said once in a process is said in each test."""
+    passes.clear()
+    limited_by_address.clear()
+    proxy_watch.reset()
 
 
 @pytest.fixture(autouse=True)

@@ -1,34 +1,28 @@
-"""What README and docs show, runs; what they say that it prints, it prints; what they link to, is there."""
+"""What README and docs show runs and prints what they say; links lead somewhere; sentences are short."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import re
+import shutil
+import signal
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Iterator
 
 import httpx2
 import pytest
 
 from support import django_ready  # noqa: F401 - its snippets read settings
 from support.fetching import fetch
-from support.servers import free_port
+from support.pages import PAGES, ROOT, name_of, sentences, snippets
+from support.servers import free_port, missing
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "example_projects").glob("*/README.md"))]
-
-
-def snippets() -> list[tuple[str, str]]:
-    found = []
-    for page in PAGES:
-        blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-        found += [(f"{page.relative_to(ROOT)}-{number}", block) for number, block in enumerate(blocks)]
-    return found
+each_page = pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in PAGES])
 
 
-@pytest.mark.parametrize("code", [pytest.param(code, id=name) for name, code in snippets()])
+@pytest.mark.parametrize("code", [pytest.param(code, id=name) for name, code in snippets().items()])
 @pytest.mark.usefixtures("ratekit_store", "ratekit_clock")
 def test_snippet_runs_and_prints_what_it_says(code, tmp_path):
     if "def test_" in code:
@@ -44,44 +38,68 @@ def test_snippet_runs_and_prints_what_it_says(code, tmp_path):
     assert output.getvalue().splitlines() == promised
 
 
-@pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
+@each_page
 def test_link_within_the_repository_leads_somewhere(page):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
 
 
-def test_demo_says_where_it_is_and_refuses_the_sixth_request():
+@each_page
+def test_sentence_has_at_most_45_words(page):
+    assert [sentence for sentence in sentences(page) if len(sentence.split()) > 45] == []
+
+
+def test_readme_has_no_line_that_is_too_long_to_read():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert [line for line in lines if len(line) > 125 and not line.startswith("|")] == []
+
+
+@contextlib.contextmanager
+def example(name: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Run the server of an example project, and yield its URL and its process; Ctrl-C ends it without a traceback."""
     port = free_port()
     command = [sys.executable, "main.py", "--port", str(port)]
-    folder = ROOT / "example_projects/fastapi_quickstart"
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, cwd=ROOT / "example_projects" / name, **pipes) as process:
         try:
-            assert f"http://127.0.0.1:{port}" in process.stdout.readline()
-            assert "curl" in process.stdout.readline()
-            answers = [answer for _ in range(7) if (answer := fetch(f"http://127.0.0.1:{port}/search"))]
-            page = fetch(f"http://127.0.0.1:{port}/")
+            yield f"http://127.0.0.1:{port}", process
         finally:
-            process.terminate()
+            process.send_signal(signal.SIGINT)
+            rest, _ = process.communicate(timeout=20)
+    assert process.returncode == 0, rest
+    assert "Traceback" not in rest, rest
+
+
+@pytest.mark.parametrize("name", ["fastapi_quickstart", "django_quickstart"])
+def test_example_prints_a_curl_loop_that_shows_what_it_says(name):
+    if not shutil.which("curl"):
+        missing("no curl: install the package curl")
+    with example(name) as (url, process):
+        printed = [process.stdout.readline() for _ in range(4)]
+        fetch(f"{url}/")
+        shown = subprocess.check_output(["sh", "-c", printed[3]], text=True)
+    assert url in printed[0]
+    assert "200 five times, then 429 twice" in printed[2]
+    assert shown.split() == ["200"] * 5 + ["429"] * 2
+
+
+def test_demo_refuses_the_sixth_request():
+    with example("fastapi_quickstart") as (url, _):
+        answers = [fetch(f"{url}/search") for _ in range(7)]
+        page = fetch(f"{url}/")
     assert [answer.status_code for answer in answers] == [200] * 5 + [429] * 2
     assert answers[0].headers["RateLimit-Remaining"] == "4"
     assert 1 <= int(answers[5].headers["Retry-After"]) <= 10
     assert answers[5].headers["Content-Type"] == "application/problem+json"
-    assert answers[5].json()["violated-policies"] == ["10s"]
+    assert answers[5].json()["violated-policies"] == ["10 seconds"]
     assert "Send ten requests" in page.text
 
 
 def test_django_quickstart_refuses_the_sixth_request_and_shows_browsers_a_page():
-    port = free_port()
-    command = [sys.executable, "main.py", "--port", str(port)]
-    folder = ROOT / "example_projects/django_quickstart"
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert f"http://127.0.0.1:{port}" in process.stdout.readline()
-            answers = [fetch(f"http://127.0.0.1:{port}/search") for _ in range(7)]
-            reports = [fetch(f"http://127.0.0.1:{port}/report") for _ in range(3)]
-            page = httpx2.get(f"http://127.0.0.1:{port}/search", headers={"Accept": "text/html"})
-        finally:
-            process.terminate()
+    with example("django_quickstart") as (url, _):
+        answers = [fetch(f"{url}/search") for _ in range(7)]
+        reports = [fetch(f"{url}/report") for _ in range(3)]
+        page = httpx2.get(f"{url}/search", headers={"Accept": "text/html"})
     assert [answer.status_code for answer in answers] == [200] * 5 + [429] * 2
     assert [answer.status_code for answer in reports] == [200, 200, 429]
     assert answers[5].headers["Content-Type"] == "application/problem+json"

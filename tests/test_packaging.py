@@ -1,17 +1,23 @@
-"""The wheel: what is in it, and that it works from another folder."""
+"""The wheel: what is in it, and that it works from another folder. The demo: what has to be installed for it."""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 import venv
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name as canonical
 
 ROOT = Path(__file__).parents[1]
+DEMO = ROOT / "example_projects/fastapi_quickstart"
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +66,37 @@ except ratekit.ConfigurationError as error:
     assert answers == f"[True, True, False] {script.digest()}"
     assert where.startswith(str(site))
     assert missing == "redis:// needs a package that is not installed: pip install 'ratekit[redis]'"
+
+
+def test_demo_starts_with_only_what_make_demo_installs():
+    installed = installed_by(demo_needs())
+    others = [
+        name for name, owners in metadata.packages_distributions().items() if not installed & set(map(canonical, owners))
+    ]
+    code = f"import sys; sys.modules.update(dict.fromkeys({others})); import main; print(main.app.title)"
+    assert "django" in others
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, cwd=DEMO) == "ratekit quickstart\n"
+
+
+def demo_needs() -> list[Requirement]:
+    """What the Makefile installs for the demo."""
+    line = re.search(r"^DEMO_NEEDS := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert line is not None
+    return [Requirement(word.replace(".[", "ratekit[")) for word in shlex.split(line[1])]
+
+
+def installed_by(requirements: list[Requirement]) -> set[str]:
+    """The names of all distributions that pip installs for some requirements, by what is installed here."""
+    found: set[str] = set()
+    waiting = list(requirements)
+    while waiting:
+        requirement = waiting.pop()
+        found.add(canonical(requirement.name))
+        for text in metadata.requires(requirement.name) or ():
+            needed = Requirement(text)
+            applies = needed.marker is None or any(
+                needed.marker.evaluate({"extra": extra}) for extra in {"", *requirement.extras}
+            )
+            if applies and canonical(needed.name) not in found:
+                waiting.append(needed)
+    return found

@@ -64,5 +64,5 @@ def _questions(colour: Colour, target: float, tiers_target: float | None, refuse
 
 _QUESTIONS = {
     Colour.ASYNC: _questions(Colour.ASYNC, 5, 3, 20),
-    Colour.THREADS: _questions(Colour.THREADS, 1.2, None, None),
+    Colour.THREADS: [*_questions(Colour.THREADS, 2, None, None), Question("64 at once", Load(64), 1)],
 }

@@ -40,14 +40,23 @@ def report(request: HttpRequest) -> HttpResponse:
 urlpatterns = [path("", home), path("search", search), path("report", report, name="report")]
 application = get_wsgi_application()
 
+WHAT_TO_TRY = """\
+ratekit and Django on {url}: /search lets five requests pass in ten seconds, /report two, for each address.
+
+Try in another terminal. It shows 200 five times, then 429 twice:
+  for i in 1 2 3 4 5 6 7; do curl -s -o /dev/null -w '%{{http_code}}\\n' {url}/search; done
+
+One answer with its headers: RateLimit-Remaining and RateLimit-Reset, and Retry-After on a 429:
+  curl -i {url}/search
+
+Or open {url} in a browser: a refusal is a page there. Ctrl-C ends the server."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=8000, help="port of the loopback to listen on (default 8000)")
     port = parser.parse_args().port
-    url = f"http://127.0.0.1:{port}"
-    print(f"Open {url}/search a few times, or watch the sixth request being refused:")
-    print(f"  for i in 1 2 3 4 5 6 7; do curl -s -o /dev/null -w '%{{http_code}}\\n' {url}/search; done", flush=True)
+    print(WHAT_TO_TRY.format(url=f"http://127.0.0.1:{port}"), flush=True)
     waitress.serve(application, listen=f"127.0.0.1:{port}")
 
 

@@ -24,6 +24,17 @@ head.textContent=[...r.headers].filter(([k])=>/ratelimit|retry/.test(k)).map(h=>
 out.innerHTML+='<br>'}
 </script>"""
 
+WHAT_TO_TRY = """\
+ratekit demo on {url}: /search lets five requests pass in ten seconds, for each address.
+
+Try in another terminal. It shows 200 five times, then 429 twice:
+  for i in 1 2 3 4 5 6 7; do curl -s -o /dev/null -w '%{{http_code}}\\n' {url}/search; done
+
+One answer with its headers: RateLimit-Remaining and RateLimit-Reset, and Retry-After on a 429:
+  curl -i {url}/search
+
+Or open {url} and press the button. Ctrl-C ends the demo."""
+
 
 @app.get("/", response_class=HTMLResponse)
 async def home() -> str:
@@ -39,9 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=8000, help="port of the loopback to listen on (default 8000)")
     port = parser.parse_args().port
-    url = f"http://127.0.0.1:{port}"
-    print(f"Open {url} and press the button, or watch the sixth request being refused:")
-    print(f"  for i in 1 2 3 4 5 6 7; do curl -s -o /dev/null -w '%{{http_code}}\\n' {url}/search; done", flush=True)
+    print(WHAT_TO_TRY.format(url=f"http://127.0.0.1:{port}"), flush=True)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
 
 

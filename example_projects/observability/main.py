@@ -8,7 +8,8 @@ import prometheus_client
 import uvicorn
 from fastapi import Depends, FastAPI
 
-from ratekit import logs, prometheus, report
+from ratekit import report
+from ratekit.telemetry import logs, prometheus
 from ratekit_fastapi import PathRateLimiter, install
 
 prometheus.install()

@@ -1,14 +1,14 @@
-"""`ratekit`, the command line: one small module for each group of commands."""
+"""The command line, `ratekit`: one module for each group of commands."""
 
 from __future__ import annotations
 
 import sys
 
-from ratekit.errors import MissingExtraError
+from ratekit.core.errors import MissingExtraError
 
 
 def main() -> None:
-    """Run the program, and end the process with its exit code."""
+    """Run the program, and exit with its exit code."""
     try:
         from ratekit.cli.program import run
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""completion: what a shell needs to complete the words of this program."""
+"""The command completion: the completion script for a shell."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import click
 from click.shell_completion import get_completion_class
 
 
-@click.command(short_help="Print the completion for a shell.")
+@click.command(short_help="Print the completion script for a shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print what makes a shell complete the words of ratekit.
+    """Print the script by which a shell completes the commands and options of ratekit.
 
     \b
     Examples:
@@ -20,5 +20,5 @@ def completion(context: click.Context, shell: str) -> None:
     """
     kind = get_completion_class(shell)
     if kind is None:
-        raise click.UsageError(f"shell {shell!r} is not known")
+        raise click.UsageError(f"shell {shell!r} is unknown")
     click.echo(kind(context.find_root().command, {}, "ratekit", "_RATEKIT_COMPLETE").source())

@@ -1,4 +1,4 @@
-"""doctor: whether a store is fit for limits."""
+"""The command doctor: checks whether the store is fit for limits."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from dataclasses import asdict
 
 import click
 
+from ratekit.admin.doctor import Finding, Severity, acl_rule, examine
+from ratekit.admin.explain import printable
 from ratekit.cli.session import Session, coloured, with_store
-from ratekit.doctor import Finding, Grade, acl_rule, examine
-from ratekit.explanations import shown
 
 _STORE_PROBLEM = 3
 
 
-@click.command(short_help="Look whether the store is fit for limits.")
-@click.option("--acl", is_flag=True, help="Only print the rights that a user of the server needs.")
-@click.option("--admin", is_flag=True, help="With --acl: the rights for overrides, mode and this program too.")
+@click.command(short_help="Check whether the store is fit for limits.")
+@click.option("--acl", is_flag=True, help="Print the rights that a user of the server needs, and nothing else.")
+@click.option("--admin", is_flag=True, help="With --acl: add the rights for overrides, the mode and this program.")
 @with_store
 def doctor(session: Session, acl: bool, admin: bool) -> int:
-    """Look whether the store can be reached and is fit for limits.
+    """Check whether the store can be reached and is fit for limits.
 
-    Server version, script, rights, role, clock, eviction, cluster slots; several workers on memory://. The exit code is 3
-    if there is a problem; warnings alone leave it 0.
+    It checks the script, rights, version, role, clock, eviction, persistence and cluster slots, and warns of memory:// with
+    several workers. The exit code is 3 if there is a problem, and 0 if there are only warnings.
 
     \b
     Examples:
@@ -30,7 +30,7 @@ def doctor(session: Session, acl: bool, admin: bool) -> int:
     """
     if acl:
         rights = acl_rule(session.limiter.prefix, administration=admin, cluster="+cluster:" in session.url)
-        session.tell({"acl": rights}, [rights])
+        session.answer({"acl": rights}, [rights])
         return 0
     findings = []
     for finding in examine(session.limiter):
@@ -38,11 +38,11 @@ def doctor(session: Session, acl: bool, admin: bool) -> int:
         if not session.as_json:
             click.echo(_line(finding))
     if session.as_json:
-        session.tell([asdict(finding) for finding in findings], [])
-    return _STORE_PROBLEM if any(finding.grade is Grade.PROBLEM for finding in findings) else 0
+        session.answer([asdict(finding) for finding in findings], [])
+    return _STORE_PROBLEM if any(finding.severity is Severity.PROBLEM for finding in findings) else 0
 
 
 def _line(finding: Finding) -> str:
-    word = coloured(str(finding.grade)) + " " * (len(Grade.PROBLEM) - len(finding.grade))
+    word = coloured(str(finding.severity)) + " " * (len(Severity.PROBLEM) - len(finding.severity))
     where = f"{finding.where}: " if finding.where else ""
-    return f"{word}  {finding.what:<8}  {where}{shown(finding.message)}"
+    return f"{word}  {finding.what:<8}  {where}{printable(finding.message)}"

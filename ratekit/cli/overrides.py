@@ -1,121 +1,158 @@
-"""overrides: set, get, delete, list and clear a subject's own numbers."""
+"""The commands of the group overrides: set, get, delete, list, clear, export and import."""
 
 from __future__ import annotations
 
 import functools
 import sys
+import time
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
-from ratekit import overrides as library
-from ratekit.cli.checks import override_line
-from ratekit.cli.session import Function, Seconds, Session, operator, table, with_store
-from ratekit.explanations import describe_override, shown
-from ratekit.overrides import Override
+from ratekit.admin import overrides as admin_overrides
+from ratekit.admin.explain import describe_override, printable
+from ratekit.admin.override_lines import override_as_line, override_from_line
+from ratekit.admin.overrides import Override
+from ratekit.cli.counters import override_line
+from ratekit.cli.session import Function, Seconds, Session, load_rules, operator, rule_of, table, with_rules, with_store
+from ratekit.core.errors import ConfigurationError
+from ratekit.web.table import Rules, as_rule_policy
+
+_PAGE = 1000
+_NUMBERS = ("max_requests", "expiry", "burst")
 
 
-@click.group()
+@click.group(short_help="Set, list, copy and delete a subject's own numbers.")
 def overrides() -> None:
-    """Set, get, delete, list and clear a subject's own numbers.
+    """Set, get, delete, list, clear, export and import overrides: a subject's own numbers on an endpoint.
 
     \b
     Examples:
       ratekit overrides set /search --org 1 --project 42 --max-requests 500 --expiry 120 --ttl 24h
       ratekit overrides set /search user:42 --unlimited --note 'load test'
       ratekit overrides list --org 1
+      ratekit overrides export > overrides.jsonl
     """
 
 
 def with_subject(function: Function) -> Function:
-    """Give a command the arguments that say whose override on what is meant."""
+    """Decorate a command: it gets the arguments that name one override."""
 
     @click.argument("endpoint")
     @click.argument("subject", required=False)
     @click.option("--org", "org_id", help="The organisation, with --project in place of SUBJECT.")
-    @click.option("--project", "project_id", help="The project.")
-    @click.option("--suffix", "key_suffix", help="Means the elements of requests: /elements.")
+    @click.option("--project", "project_id", help="The project, with --org in place of SUBJECT.")
+    @click.option("--suffix", "key_suffix", help="The counters of elements instead of requests: /elements.")
     @functools.wraps(function)
     def command(*args: Any, **options: Any) -> Any:
         names = ("endpoint", "subject", "org_id", "project_id", "key_suffix")
-        return function(*args, who={name: options.pop(name) for name in names}, **options)
+        who = {name: options.pop(name) for name in names}
+        ids = [who["org_id"] is not None, who["project_id"] is not None]
+        if any(ids) if who["subject"] is not None else not all(ids):
+            raise click.UsageError("whose override it is, is not clear: give SUBJECT, or --org and --project")
+        return function(*args, who=who, **options)
 
     return command
 
 
-@overrides.command("set")
+@overrides.command("set", short_help="Write the numbers of a subject on an endpoint.")
 @with_subject
-@click.option("--max-requests", type=int, help="How many requests; 0 blocks.")
-@click.option("--expiry", type=Seconds(), help="How long the window is: 60, 90s, 15min, 1h.")
+@click.option("--max-requests", type=int, help="The maximum; 0 blocks the subject.")
+@click.option("--expiry", type=Seconds(), help="The window: 60, 90s, 15min, 1h.")
 @click.option("--burst", type=int, help="The capacity of a token bucket.")
 @click.option("--unlimited", is_flag=True, help="Lift the limit.")
-@click.option("--limit", help="The name of the limit that is meant, if it is not the policy's first.")
+@click.option("--limit", help="The name of the limit; by default the policy's first.")
 @click.option("--ttl", "override_ttl", type=Seconds(), help="When the override ends by itself: 24h, 7d.")
 @click.option("--note", help="Why.")
-@click.option("--by", "set_by", default=operator, help="Who sets it; by default, who is logged in.")
+@click.option("--by", "set_by", default=operator, help="Who sets it; by default the user who runs this.")
+@with_rules
+@click.option("--force", is_flag=True, help="Write it even if it would match nothing.")
 @with_store
-def set_(session: Session, who: dict[str, Any], **numbers: Any) -> None:
-    """Write the numbers of SUBJECT on ENDPOINT, in place of those that it had. The next request goes by them.
+def set_(session: Session, who: dict[str, Any], rules: str | None, force: bool, **numbers: Any) -> None:
+    """Write the numbers of SUBJECT on ENDPOINT, in place of those that it had. The next request uses them.
+
+    ENDPOINT is a route or a rule as the application declares it, not the path of one request. There are no wildcards.
+    With --rules, an endpoint or a limit that the application does not have is refused, unless you --force it.
 
     \b
     Examples:
       ratekit overrides set /search --org 1 --project 42 --max-requests 500 --expiry 120 --ttl 24h
       ratekit overrides set /search user:42 --limit hour --max-requests 10000 --note 'ticket 77'
+      ratekit overrides set '/items/{id}' user:42 --max-requests 10 --rules shop.limits:RULES
       ratekit overrides set /webhook '*/webhook' --unlimited
     """
-    override = library.set_rate_limit_override(session.limiter, **who, **numbers)
-    session.tell(asdict(override), [f"set: {_line(override)}"])
+    if not numbers["unlimited"] and all(numbers[name] is None for name in _NUMBERS):
+        raise click.UsageError("the override has no numbers: give --max-requests, --expiry, --burst or --unlimited")
+    _refuse_no_match([*_wildcards(who), *(_unknown(who, numbers["limit"], rules) if rules else ())], force)
+    override = admin_overrides.set_rate_limit_override(session.limiter, **who, **numbers)
+    session.answer(asdict(override), [f"set: {_line(override)}"])
 
 
 @overrides.command()
 @with_subject
 @with_store
 def get(session: Session, who: dict[str, Any]) -> None:
-    """Show the override of SUBJECT on ENDPOINT."""
-    override = library.get_rate_limit_override(session.limiter, **who)
-    session.tell(override and asdict(override), [override_line(override)])
+    """Show the override of SUBJECT on ENDPOINT.
+
+    \b
+    Example:
+      ratekit overrides get /search --org 1 --project 42
+    """
+    override = admin_overrides.get_rate_limit_override(session.limiter, **who)
+    session.answer(override and asdict(override), [override_line(override)])
 
 
 @overrides.command()
 @with_subject
-@click.option("--limit", help="Only what the override says of the limit of this name.")
+@click.option("--limit", help="Delete only the numbers of the limit of this name.")
 @with_store
 def delete(session: Session, who: dict[str, Any], limit: str | None) -> None:
-    """Delete the override of SUBJECT on ENDPOINT."""
-    existed = library.delete_rate_limit_override(session.limiter, **who, limit=limit)
-    session.tell({"deleted": existed}, ["deleted" if existed else "there was none"])
+    """Delete the override of SUBJECT on ENDPOINT.
+
+    \b
+    Examples:
+      ratekit overrides delete /search --org 1 --project 42
+      ratekit overrides delete /search user:42 --limit hour
+    """
+    existed = admin_overrides.delete_rate_limit_override(session.limiter, **who, limit=limit)
+    session.answer({"deleted": existed}, ["deleted" if existed else "there was none"])
+
+
+def with_selection(function: Function) -> Function:
+    """Decorate a command: it gets the options that select overrides."""
+    endpoint = click.option("--endpoint", help="Only those of an endpoint.")
+    return endpoint(click.option("--org", "org_id", help="Only those of an organisation.")(function))
 
 
 @overrides.command("list")
-@click.option("--endpoint", help="Only those of an endpoint.")
-@click.option("--org", "org_id", help="Only those of an organisation.")
-@click.option("--page-size", type=int, help="At least so many at a time.")
+@with_selection
+@click.option("--page-size", type=int, help="The least number of overrides on a page; by default all are shown.")
 @click.option("--cursor", help="Where the page before has ended.")
 @with_store
 def list_(session: Session, **options: Any) -> None:
-    """List overrides, all or those of an endpoint or an organisation.
+    """List all overrides, or those of an endpoint or an organisation.
 
     \b
     Examples:
       ratekit overrides list --org 1
       ratekit overrides list --endpoint /search --json | jq -r '.overrides[].subject'
     """
-    page = library.list_rate_limit_overrides(session.limiter, **options)
+    page = admin_overrides.list_rate_limit_overrides(session.limiter, **options)
     ordered = sorted(page, key=lambda override: (override.endpoint or "", override.subject or ""))
     rows = [(override.endpoint, override.subject, describe_override(override)) for override in ordered]
     lines = table(("endpoint", "subject", "override"), rows) if rows else ["there are none"]
     lines += [f"more: --cursor {page.cursor}"] if page.cursor else []
-    session.tell({"overrides": [asdict(override) for override in ordered], "cursor": page.cursor}, lines)
+    session.answer({"overrides": [asdict(override) for override in ordered], "cursor": page.cursor}, lines)
 
 
 @overrides.command()
-@click.option("--endpoint", help="Only those of an endpoint.")
-@click.option("--org", "org_id", help="Only those of an organisation.")
+@with_selection
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @with_store
 def clear(session: Session, endpoint: str | None, org_id: str | None, yes: bool) -> None:
-    """Delete overrides, all or those of an endpoint or an organisation.
+    """Delete all overrides, or those of an endpoint or an organisation.
 
     \b
     Example:
@@ -125,16 +162,111 @@ def clear(session: Session, endpoint: str | None, org_id: str | None, yes: bool)
     which += [f"of organisation {org_id!r}"] if org_id else []
     if not yes:
         _confirm(f"Delete every override {' and '.join(which)}".rstrip() + "?")
-    count = library.clear_rate_limit_overrides(session.limiter, endpoint=endpoint, org_id=org_id)
-    session.tell({"deleted": count}, [f"deleted: {count}"])
+    count = admin_overrides.clear_rate_limit_overrides(session.limiter, endpoint=endpoint, org_id=org_id)
+    session.answer({"deleted": count}, [f"deleted: {count}"])
+
+
+@overrides.command("export", short_help="Print overrides as lines of JSON.")
+@with_selection
+@with_store
+def export(session: Session, endpoint: str | None, org_id: str | None) -> None:
+    """Print overrides as lines of JSON, which import reads: a copy for a store that forgets them in a restart.
+
+    \b
+    Examples:
+      ratekit overrides export > overrides.jsonl
+      ratekit overrides export --store redis://old | ratekit overrides import --store redis://new
+    """
+    for override in _every(session, endpoint, org_id):
+        if override.unreadable or override.endpoint is None or override.subject is None:
+            where = f"{printable(str(override.subject))} on {printable(str(override.endpoint))}"
+            click.echo(f"ratekit: warning: the override of {where} is unreadable, and is not exported", err=True)
+        else:
+            click.echo(override_as_line(override, time.time()))
+
+
+@overrides.command("import", short_help="Write the overrides that export printed.")
+@click.argument("file", type=click.File(encoding="utf-8"), default="-")
+@with_store
+def import_(session: Session, file: TextIO) -> None:
+    """Write the overrides that export printed, from FILE or from the standard input.
+
+    An override that is there already is replaced, others stay. Nothing is written if a line is wrong. An override that has
+    ended since it was exported is left out.
+
+    \b
+    Example:
+      ratekit overrides import overrides.jsonl
+    """
+    found = list(_parsed(file))
+    living = [override for override in found if override.expires_in is None or override.expires_in > 0]
+    for override in living:
+        admin_overrides.restore_rate_limit_override(session.limiter, override)
+    values = {"imported": len(living), "ended": len(found) - len(living)}
+    session.answer(values, [f"imported: {values['imported']}" + (f", ended: {values['ended']}" if values["ended"] else "")])
+
+
+def _every(session: Session, endpoint: str | None, org_id: str | None) -> Iterator[Override]:
+    seen: set[tuple[str | None, str | None]] = set()
+    cursor: str | None = None
+    while True:
+        page = admin_overrides.list_rate_limit_overrides(
+            session.limiter, endpoint=endpoint, org_id=org_id, page_size=_PAGE, cursor=cursor
+        )
+        fresh = [override for override in page if (override.endpoint, override.subject) not in seen]
+        seen |= {(override.endpoint, override.subject) for override in fresh}
+        yield from fresh
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+def _parsed(file: TextIO) -> Iterator[Override]:
+    for number, line in enumerate(file, 1):
+        if not line.strip():
+            continue
+        try:
+            yield override_from_line(line, time.time())
+        except ConfigurationError as error:
+            raise click.UsageError(f"line {number} of {file.name} is not an override: {error}") from None
+
+
+def _wildcards(who: dict[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the subject: "*" stands for itself, and only in the subject of a whole endpoint."""
+    for name in ("subject", "org_id", "project_id"):
+        value = who[name] or ""
+        if "*" in value and value != f"*{who['endpoint']}":
+            yield f"{name.removesuffix('_id')} {value!r} has a wildcard, and overrides have none"
+
+
+def _unknown(who: dict[str, Any], limit: str | None, where: str) -> Iterator[str]:
+    """Yield what the application's rules do not have: the endpoint, or the limit."""
+    rules, endpoint = load_rules(where), who["endpoint"]
+    rule = rule_of(rules, endpoint) if isinstance(rules, Rules) else None
+    if isinstance(rules, Rules) and rule is None:
+        yield f"endpoint {endpoint!r} has no limits in --rules {where!r}"
+        return
+    if rule is not None and rule.endpoint != endpoint:
+        yield f"endpoint {endpoint!r} is counted as {rule.endpoint!r}"
+    policy = as_rule_policy(endpoint, rules) if rule is None else rule.policy
+    names = [one.name for one in policy.limits] if policy else []
+    if limit is not None and limit not in names:
+        yield f"limit {limit!r} is not one of {', '.join(names)}"
+
+
+def _refuse_no_match(faults: list[str], force: bool) -> None:
+    if faults and not force:
+        raise click.UsageError(f"the override would match nothing: {'; '.join(faults)}. Give --force to write it anyway")
+    for fault in faults:
+        click.echo(f"ratekit: warning: {fault}", err=True)
 
 
 def _confirm(prompt: str) -> None:
     if not sys.stdin.isatty():
-        raise click.UsageError("clear deletes many at once, and nobody is there to be asked: give --yes")
+        raise click.UsageError("clear deletes many overrides, and there is no terminal to ask on: give --yes")
     click.confirm(prompt, abort=True, err=True)
 
 
 def _line(override: Override) -> str:
-    where = f"{shown(override.subject or '')} on {shown(override.endpoint or '')}"
+    where = f"{printable(override.subject or '')} on {printable(override.endpoint or '')}"
     return f"{where}: {describe_override(override)}"

@@ -1,4 +1,4 @@
-"""The program: its table of commands, and what its exit codes mean."""
+"""The program: its commands, its help, and its exit codes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import click
 
 import ratekit
-from ratekit.cli import checks, completion, doctor, explain, mode, overrides, report
-from ratekit.errors import ConfigurationError, RateLimitUnavailable
+from ratekit.cli import completion, counters, doctor, explain, mode, overrides, report
+from ratekit.core.errors import ConfigurationError, RateLimitUnavailable
 
 USAGE, STORE, INTERRUPTED = 2, 3, 130
 COMMANDS: tuple[click.Command, ...] = (
-    checks.check,
-    checks.inspect,
-    checks.reset,
+    counters.check,
+    counters.inspect,
+    counters.reset,
     overrides.overrides,
     mode.mode,
     explain.explain,
@@ -27,24 +27,41 @@ COMMANDS: tuple[click.Command, ...] = (
     completion.completion,
 )
 
-HELP = """Look at rate limits, and change them, in the store where they live.
+HELP = """See rate limits, and change them, in the store that holds their counters.
 
 \b
-Examples:
+Begin with the store: is it fit for limits?
   export RATE_LIMIT_STORE_URL=redis://localhost:6379
-  ratekit check /search user:42 --limit 100/min
-  ratekit explain /search user:42 --limit 100/min
-  ratekit overrides set /search --org 1 --project 42 --max-requests 500 --ttl 24h
-  ratekit mode monitor --note 'the new limits are on trial'
-  ratekit report --share 1%
   ratekit doctor
 
 \b
+Why is this request refused?
+  ratekit inspect /search user:42
+  ratekit explain /search user:42 --limit 100/min
+
+\b
+Let a customer do more, or block an abuser:
+  ratekit overrides set /search user:42 --max-requests 500 --ttl 24h
+  ratekit overrides set /search user:13 --max-requests 0 --note 'scraper'
+
+\b
+Stop refusing, in every process, within a second:
+  ratekit mode monitor --note 'the new limits are on trial'
+
+\b
+Which limit would affect at most one client in a hundred?
+  ratekit report --share 1%
+
+\b
+Limit a script:
+  ratekit check deploys team:shop --limit 3/h && ./deploy
+
+\b
 Exit codes:
-  0  done; for check: the request may pass
+  0  done; for check: the request passes
   1  for check: the request is refused
-  2  something was asked that makes no sense
-  3  the store cannot tell
+  2  an argument is wrong or missing
+  3  the store does not answer; for doctor: there is a problem
 """
 
 program = click.Group(
@@ -57,15 +74,18 @@ click.version_option(ratekit.__version__, prog_name="ratekit")(program)
 
 
 def run(arguments: Sequence[str] | None = None, name: str = "ratekit", defaults: Mapping[str, Any] | None = None) -> int:
-    """Run the program and return its exit code. What went wrong is one sentence on stderr.
+    """Run the program and return its exit code. An error is one sentence on stderr.
 
-    name is what it is called here, and defaults are values for options of every command.
+    name is the name of the program in its messages; defaults are values for options of every command.
     """
-    logging.getLogger("ratekit").addHandler(logging.NullHandler())  # what is wrong is said once
+    logging.getLogger("ratekit").addHandler(logging.NullHandler())  # an error is printed once
     try:
         context = {"color": _color(), "default_map": _default_map(program, defaults or {})}
         return _code(program.main(arguments, name, standalone_mode=False, **context))  # type: ignore[arg-type]
     except click.UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # click before 8.2 prints the help itself
+            click.echo(error.format_message())
+            return USAGE
         where = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
         return _fail(error.format_message().rstrip(".") + where, USAGE)
     except click.ClickException as error:
@@ -73,10 +93,10 @@ def run(arguments: Sequence[str] | None = None, name: str = "ratekit", defaults:
     except ConfigurationError as error:
         return _fail(str(error), USAGE)
     except RateLimitUnavailable as error:
-        return _fail(str(error), STORE)
+        return _fail(f"the store does not answer: {error.reason}", STORE)
     except click.Abort:
         return _fail("interrupted", INTERRUPTED)
-    except SystemExit:  # the words for a shell are told, or who reads has seen enough: that is click's way to end
+    except SystemExit:  # so click ends completion, and a program whose output nobody reads any more
         return 0
 
 
@@ -92,7 +112,7 @@ def _code(answer: Any) -> int:
 
 
 def _color() -> bool | None:
-    """None leaves it to click, which colours a terminal and nothing else."""
+    """Whether to colour the output. None leaves it to click, which colours terminals only."""
     return False if os.environ.get("NO_COLOR") else None
 
 

@@ -1,4 +1,4 @@
-"""report: who is refused or would be, and which limit would affect how many."""
+"""The command report: who is refused, or would be, and which limit would affect how many."""
 
 from __future__ import annotations
 
@@ -7,52 +7,54 @@ from typing import Any, NamedTuple
 
 import click
 
+from ratekit.admin.explain import printable
 from ratekit.cli.session import Session, coloured, table, with_store
-from ratekit.explanations import shown
-from ratekit.limits import plain_seconds
-from ratekit.report import Affected, LimitReport, Size, SubjectUse, clear_report, read_report
-from ratekit.report.forms import as_csv, as_document, as_share, as_time, times_over
+from ratekit.core.limit_text import format_seconds
+from ratekit.report import Affected, LimitReport, ReportSize, SubjectUse, clear_report, read_report
+from ratekit.report.export import as_csv, as_document, as_share, as_time, times_over
 
 
 class Share(click.ParamType):  # type: ignore[type-arg]
-    """A part of all: 1%, 0.5% or 0.01."""
+    """A share of all subjects: 1%, 0.5% or 0.01."""
 
     name = "share"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the part, of 0 to 1."""
+        """Return the share, between 0 and 1."""
         text = str(value)
         try:
             share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
         except ValueError:
             share = -1.0
         if not 0 <= share <= 1:
-            self.fail(f"{text!r} is not a part of all, such as 1% or 0.01", param, ctx)
+            self.fail(f"{text!r} is not a share, such as 1% or 0.01", param, ctx)
         return share
 
 
-class Asked(NamedTuple):
-    """What was asked of the report."""
+class Question(NamedTuple):
+    """What to show of the report."""
 
     top: int
     share: float | None
     candidate: int | None
 
 
-@click.command(short_help="Show who is refused or would be.")
+@click.command(short_help="Show who is refused, or would be.")
 @click.argument("endpoint", required=False)
-@click.option("--top", type=click.IntRange(0), default=10, show_default=True, help="So many subjects of each limit.")
-@click.option("--share", type=Share(), help="Say which maximum would affect at most this part of the subjects: 1%.")
-@click.option("--if", "candidate", type=click.IntRange(0), help="Say how many subjects this maximum would affect.")
-@click.option("--days", type=click.IntRange(1), default=7, show_default=True, help="Look back so many days.")
-@click.option("--csv", "is_csv", is_flag=True, help="Print a row for each subject as CSV.")
-@click.option("--clear", "clears", is_flag=True, help="Forget what is known, of ENDPOINT or of all.")
+@click.option(
+    "--top", type=click.IntRange(0), default=10, show_default=True, help="How many subjects to show of each limit."
+)
+@click.option("--share", type=Share(), help="Show which maximum would affect at most this share of the subjects: 1%.")
+@click.option("--if", "candidate", type=click.IntRange(0), help="Show how many subjects this maximum would affect.")
+@click.option("--days", type=click.IntRange(1), default=7, show_default=True, help="How many days to look back.")
+@click.option("--csv", "is_csv", is_flag=True, help="Print CSV with a row for each subject.")
+@click.option("--clear", "clears", is_flag=True, help="Delete the report, of ENDPOINT or of all.")
 @with_store
-def report(session: Session, endpoint: str | None, days: int, is_csv: bool, clears: bool, **asked: Any) -> None:
-    """Show who is refused or would be, who is near the limit, and which limit would affect how many.
+def report(session: Session, endpoint: str | None, days: int, is_csv: bool, clears: bool, **options: Any) -> None:
+    """Show who is refused, or would be, who is near the limit, and which limit would affect how many.
 
-    The application keeps the report after `ratekit.report.install()`. Limits in monitor mode and shadow limits are in it
-    as well as enforced ones: it tells who is affected before anybody is.
+    The application records the report after `ratekit.report.install()`. Limits in monitor mode and shadow limits are in it,
+    too: it shows who would be affected before anybody is.
 
     \b
     Examples:
@@ -62,47 +64,47 @@ def report(session: Session, endpoint: str | None, days: int, is_csv: bool, clea
       ratekit report --csv > refused.csv
     """
     if is_csv and session.as_json:
-        raise click.UsageError("--csv and --json are two forms of one answer: give one of them")
-    size = Size(days=days)
+        raise click.UsageError("--csv and --json are two formats: give one of them")
+    size = ReportSize(days=days)
     if clears:
         count = clear_report(session.limiter, endpoint, size=size)
-        session.tell({"forgotten": count}, [f"forgotten: {count}"])
+        session.answer({"deleted": count}, [f"deleted: {count} limit(s)"])
         return
-    found: list[LimitReport] = read_report(session.limiter, endpoint, size=size)
-    question = Asked(**asked)
+    found = read_report(session.limiter, endpoint, size=size)
+    question = Question(**options)
     if is_csv:
         click.echo(as_csv(found, question.top), nl=False)
     else:
-        session.tell({"limits": [_values(one, question) for one in found]}, _lines(found, question))
+        session.answer({"limits": [_values(one, question) for one in found]}, _lines(found, question))
 
 
-def _values(found: LimitReport, asked: Asked) -> dict[str, Any]:
-    values = as_document(found, asked.top)
-    if asked.share is not None:
-        values["limit_for_share"] = {"share": asked.share, "max_requests": found.limit_for(asked.share)}
-    if asked.candidate is not None:
-        values["affected_if"] = {"max_requests": asked.candidate, **as_share(found.affected_by(asked.candidate))}
+def _values(found: LimitReport, question: Question) -> dict[str, Any]:
+    values = as_document(found, question.top)
+    if question.share is not None:
+        values["limit_for_share"] = {"share": question.share, "max_requests": found.limit_for(question.share)}
+    if question.candidate is not None:
+        values["affected_if"] = {"max_requests": question.candidate, **as_share(found.affected_by(question.candidate))}
     return values
 
 
-def _lines(found: Sequence[LimitReport], asked: Asked) -> Iterator[str]:
+def _lines(found: Sequence[LimitReport], question: Question) -> Iterator[str]:
     if not found:
-        yield "nothing is known: the application keeps the report after ratekit.report.install()"
+        yield "the report is empty: the application records it after ratekit.report.install()"
         return
     names = ["endpoint", "limit", "mode", "maximum", "requests", "refused", "subjects", "affected"]
-    names += [f"for {asked.share:.4g}"] if asked.share is not None else []
-    names += [f"if {asked.candidate}"] if asked.candidate is not None else []
-    yield from table(names, [_row(one, asked) for one in found])
+    names += [f"for {question.share:.4g}"] if question.share is not None else []
+    names += [f"if {question.candidate}"] if question.candidate is not None else []
+    yield from table(names, [_row(one, question) for one in found])
     for one in found:
-        yield from _subjects(one, asked.top)
+        yield from _subjects(one, question.top)
 
 
-def _row(found: LimitReport, asked: Asked) -> list[str]:
-    row = [found.endpoint, found.limit, found.mode, f"{found.max_requests} per {plain_seconds(found.window)} s"]
+def _row(found: LimitReport, question: Question) -> list[str]:
+    row = [found.endpoint, found.limit, found.mode, f"{found.max_requests} per {format_seconds(found.window)} s"]
     row += [str(found.requests), _part(found.denied + found.would_deny, found.requests), str(found.subjects)]
     row.append(_affected(found.affected_by()))
-    row += [str(found.limit_for(asked.share))] if asked.share is not None else []
-    row += [_affected(found.affected_by(asked.candidate))] if asked.candidate is not None else []
+    row += [str(found.limit_for(question.share))] if question.share is not None else []
+    row += [_affected(found.affected_by(question.candidate))] if question.candidate is not None else []
     return row
 
 
@@ -111,7 +113,7 @@ def _subjects(found: LimitReport, top: int) -> Iterator[str]:
     for kind, uses in kinds:
         if uses[:top]:
             yield ""
-            yield f"{shown(found.endpoint)} {shown(found.limit)}: {coloured(kind)}"
+            yield f"{printable(found.endpoint)} {printable(found.limit)}: {coloured(kind)}"
             names = ("subject", "refused", "peak", "of maximum", "first seen", "last seen")
             yield from table(names, [_subject(found, use) for use in uses[:top]])
 

@@ -1,4 +1,4 @@
-"""What most commands share: the store, the form of the output, and which limits are meant."""
+"""What most commands share: the store, the format of the answer, and the limits of an endpoint."""
 
 from __future__ import annotations
 
@@ -9,41 +9,43 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import click
 
 from ratekit import stores
-from ratekit.errors import ConfigurationError
-from ratekit.explanations import shown
-from ratekit.keys import DEFAULT_PREFIX
-from ratekit.limiter import RateLimiter
-from ratekit.limits import Limit, Policy, parse_seconds
-from ratekit.outage import OnOutage
-from ratekit.rules import Rules, as_rule_policy
+from ratekit.admin.explain import printable
+from ratekit.core.errors import ConfigurationError
+from ratekit.core.keys import DEFAULT_PREFIX
+from ratekit.core.limit_text import parse_seconds
+from ratekit.core.limits import Policy
+from ratekit.core.outages import OnOutage
+from ratekit.limiter.limiters import RateLimiter
+from ratekit.web.methods import split_method
+from ratekit.web.table import Rule, Rules, as_rule_policy
 
-_DEADLINE = 5.0  # seconds: nobody's request waits for this
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")  # of which a rule may be for one
+_DEADLINE = 5.0  # seconds: no request waits for it
 _COLOURS = {"ok": "green", "allowed": "green", "on": "green", "warning": "yellow", "monitor": "yellow", "problem": "red"}
 _COLOURS |= {"refused": "red", "off": "red"}
 Function = Callable[..., Any]
 
 
 class Session:
-    """The store that a command talks to, and how it answers."""
+    """One run of a command: its store, and the format of its answer."""
 
     def __init__(self, url: str | None, prefix: str, as_json: bool) -> None:
         if not url:
-            raise click.UsageError(f"no store is named: give --store, or set {stores.URL_VARIABLE}")
+            raise click.UsageError(f"no store is given: set {stores.URL_VARIABLE}, or give --store redis://localhost:6379")
         if url.startswith("memory:"):
-            warnings.filterwarnings("ignore", message="memory://")  # it is said here
+            warnings.filterwarnings("ignore", message="memory://")  # the next line says the same
             click.echo("ratekit: memory:// is empty at the start of each process, this one too", err=True)
         self.url = url
         self.as_json = as_json
         self.limiter = RateLimiter(url, prefix=prefix, on_outage=OnOutage.CLOSED, deadline=_DEADLINE)
 
-    def tell(self, values: Any, lines: Iterable[str]) -> None:
-        """Print an answer: as JSON if that was asked for, else for people."""
+    def answer(self, values: Any, lines: Iterable[str]) -> None:
+        """Print values as JSON with --json, else the lines."""
         if self.as_json:
             indent = 2 if sys.stdout.isatty() else None
             click.echo(json.dumps(values, indent=indent))
@@ -53,12 +55,12 @@ class Session:
 
 
 def with_store(function: Function) -> Function:
-    """Give a command a session, and the options that make one."""
+    """Decorate a command: it gets a session, and the options that make one."""
 
     @click.option(
-        "--store", "url", metavar="URL", envvar=stores.URL_VARIABLE, show_envvar=True, help="Where the limits' state lives."
+        "--store", "url", metavar="URL", envvar=stores.URL_VARIABLE, show_envvar=True, help="The store with the counters."
     )
-    @click.option("--prefix", default=DEFAULT_PREFIX, show_default=True, help="What all keys begin with.")
+    @click.option("--prefix", default=DEFAULT_PREFIX, show_default=True, help="The prefix of all keys.")
     @click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
     @functools.wraps(function)
     def command(url: str | None, prefix: str, as_json: bool, **options: Any) -> Any:
@@ -72,7 +74,7 @@ def with_store(function: Function) -> Function:
 
 
 def with_limits(function: Function) -> Function:
-    """Give a command the options that say which limits are meant."""
+    """Decorate a command: it gets the options that name the limits of an endpoint."""
     limit = click.option(
         "--limit",
         "rates",
@@ -80,67 +82,74 @@ def with_limits(function: Function) -> Function:
         metavar="[NAME=]RATE[@ALGORITHM]",
         help="A limit of the endpoint, such as 100/min, hour=5000/h or 100/min@sliding_window_log. Once for each limit.",
     )
-    rules = click.option(
+    return limit(with_rules(function))
+
+
+def with_rules(function: Function) -> Function:
+    """Decorate a command: it gets the option that names the application's limits."""
+    return click.option(
         "--rules",
         metavar="MODULE:NAME",
-        help="Take the limits from the application: a mapping of paths to rates, Rules, a Policy or a Limit.",
-    )
-    return limit(rules(function))
+        help="Import the limits from the application: a mapping of paths to limits, Rules, a Policy or a Limit.",
+    )(function)
 
 
 class Question(NamedTuple):
-    """What was asked about: an endpoint, and its policy if it is known."""
+    """An endpoint, with its policy if the command was given one."""
 
     endpoint: str
     policy: Policy | None
     rule: str | None = None
 
 
-def question(endpoint: str, rates: Sequence[str], rules: str | None) -> Question:
-    """Return what --limit and --rules say of an endpoint."""
+def question_of(endpoint: str, rates: Sequence[str], rules: str | None) -> Question:
+    """Return an endpoint with the policy of --limit or --rules."""
     if rates and rules:
-        raise click.UsageError("--limit and --rules both say which limits there are: give one of them")
+        raise click.UsageError("--limit and --rules both give the limits: give one of them")
     if rates:
-        return Question(endpoint, Policy(endpoint, [_limit(rate) for rate in rates]))
-    return Question(endpoint, None) if rules is None else _from_rules(endpoint, rules)
+        return Question(endpoint, Policy(endpoint, rates))
+    return Question(endpoint, None) if rules is None else _question_by_rules(endpoint, rules)
 
 
-def known(asked: Question) -> Policy:
-    """Return the policy of a question, or refuse one without."""
-    if asked.policy is None:
-        raise click.UsageError(f"which limits {asked.endpoint!r} has is known to the application: give --limit or --rules")
-    return asked.policy
+def policy_of(question: Question) -> Policy:
+    """Return the policy of a question. Raises UsageError if it has none."""
+    if question.policy is None:
+        raise click.UsageError(f"the limits of {question.endpoint!r} are unknown: give --limit or --rules")
+    return question.policy
 
 
-def _limit(text: str) -> Limit:
-    name, _, rest = text.rpartition("=")
-    rate, _, algorithm = rest.partition("@")
-    limit = Limit.parse(rate)
-    changes: dict[str, Any] = ({"name": name} if name else {}) | ({"algorithm": algorithm} if algorithm else {})
-    return replace(limit, **changes) if changes else limit
-
-
-def _from_rules(endpoint: str, where: str) -> Question:
+def load_rules(where: str) -> Any:
+    """Return what --rules names: Rules, or whatever limits of one endpoint can be made of."""
     module, _, name = where.partition(":")
     sys.path.insert(0, "")
     try:
         value = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise click.UsageError(f"--rules {where!r} is not MODULE:NAME of something that is there: {error}") from None
+        raise click.UsageError(f"--rules {where!r} cannot be imported: {error}") from None
     finally:
         sys.path.remove("")
-    if isinstance(value, Mapping):
-        value = Rules(value)
-    if not isinstance(value, Rules):
-        return Question(endpoint, as_rule_policy(endpoint, value), where)
-    rule = value.find("GET", endpoint)
+    return Rules(value) if isinstance(value, Mapping) else value
+
+
+def rule_of(rules: Rules, endpoint: str) -> Rule | None:
+    """Return the rule of an endpoint, which is a path, or a method and a path."""
+    method, path = split_method(endpoint, "the endpoint")
+    found = (rules.find(one, path) for one in ([method] if method else _METHODS))
+    return next((rule for rule in found if rule is not None), None)
+
+
+def _question_by_rules(endpoint: str, where: str) -> Question:
+    rules = load_rules(where)
+    if not isinstance(rules, Rules):
+        return Question(endpoint, as_rule_policy(endpoint, rules), where)
+    rule = rule_of(rules, endpoint)
     if rule is None:
         raise click.UsageError(f"--rules {where!r} has no limits for {endpoint!r}")
     return Question(rule.endpoint, rule.policy, rule.endpoint)
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg]
-    """A number of seconds, or a length of time such as 90s, 15min, 24h or 7d."""
+    """A number of seconds, or a duration such as 90s, 15min, 24h or 7d."""
 
     name = "duration"
 
@@ -153,7 +162,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
 
 
 def operator() -> str | None:
-    """Return who uses the program, for the record."""
+    """Return the name of the user who runs the program."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -161,14 +170,14 @@ def operator() -> str | None:
 
 
 def coloured(word: str) -> str:
-    """Return a word in the colour of what it means; only a terminal shows it."""
+    """Return a word in the colour of its meaning. Only terminals show it."""
     return click.style(word, fg=_COLOURS.get(word), bold=word in _COLOURS)
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[str | None]]) -> list[str]:
     """Return the lines of a table."""
     cells = [[click.style(name.upper(), bold=True) for name in names]]
-    cells += [["-" if item is None else shown(item) for item in row] for row in rows]
+    cells += [["-" if item is None else printable(item) for item in row] for row in rows]
     widths = [max(len(click.unstyle(row[column])) for row in cells) for column in range(len(names))]
     return ["  ".join(_padded(cell, width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 

@@ -1,4 +1,4 @@
-"""Takes decisions off the path of requests, and merges them into the store now and then."""
+"""The reporter: queues decisions on the path of requests, and writes them to the store in the background."""
 
 from __future__ import annotations
 
@@ -14,39 +14,41 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ratekit import clock, events
-from ratekit.errors import ConfigurationError, RateLimitUnavailable
-from ratekit.events import Decision
-from ratekit.keys import DEFAULT_PREFIX, check_prefix
-from ratekit.limiter import AsyncRateLimiter, RateLimiter
-from ratekit.report.merging import Size, merge_all
-from ratekit.report.tallies import Heard, Series, SeriesTally, Tally, flat
-from ratekit.stores.commands import Flow, drive, is_async_store
-from ratekit.subjects import pseudonyms
+from ratekit.admin.commands import Flow, drive, is_async_store
+from ratekit.admin.targets import Target
+from ratekit.core import clock, events
+from ratekit.core.errors import ConfigurationError, RateLimitUnavailable
+from ratekit.core.events import Decision
+from ratekit.core.keys import DEFAULT_PREFIX, check_prefix
+from ratekit.core.pseudonyms import pseudonyms
+from ratekit.limiter.limiters import AsyncRateLimiter, RateLimiter
+from ratekit.report.tally import Record, Series, SeriesTally, Tally, record_of
+from ratekit.report.write import ReportSize, merge_all
 
-_CHUNK = 100  # decisions that are added up before other threads have their turn
+_CHUNK = 100  # decisions that are added up before the interpreter's lock is offered to other threads
 ADDING_SECONDS = 0.1
-_DEADLINE = 2.0  # seconds: nobody waits for it
+_DEADLINE = 2.0  # seconds: no request waits for it
 _log = logging.getLogger("ratekit.report")
 
 
 class Reporter:
-    """Keeps the report of what the limiters of this process decide.
+    """Records every decision of the limiters of this process.
 
-    store is a URL, a client or a limiter; every `interval` seconds a thread writes to it. With an asynchronous client there
-    is no thread: run `run()` as a task. At most `most` decisions wait in a queue; further ones are dropped and counted,
-    as is what cannot be written. subjects is "hashed" or "plain".
+    - store: a URL (by default RATE_LIMIT_STORE_URL), a client, a store or a limiter
+    - subjects: "hashed" stores pseudonyms of subjects, "plain" stores the subjects
+    - interval: seconds between two writes, by a thread; with an asynchronous client, run `run()` as a task instead
+    - most: decisions that the queue holds; further ones are dropped and counted, as are those that cannot be written
     """
 
     def __init__(
         self,
-        store: Any = None,
+        store: str | Target | None = None,
         *,
         prefix: str = DEFAULT_PREFIX,
         subjects: str = "hashed",
         interval: float = 2.0,
         most: int = 20_000,
-        size: Size | None = None,
+        size: ReportSize | None = None,
     ) -> None:
         if subjects not in ("hashed", "plain"):
             raise ConfigurationError(f"subjects {subjects!r} is unknown: it is one of hashed, plain")
@@ -54,22 +56,22 @@ class Reporter:
             raise ConfigurationError(f"interval {interval!r} is not a number of seconds above 0")
         if type(most) is not int or most < 1:
             raise ConfigurationError(f"most {most!r} is not a whole number above 0")
-        self.dropped = 0  # decisions that are not in the report
+        self.dropped = 0  # decisions that are missing in the report
         self._target = _opened(store)
         self._is_awaited = is_async_store(self._target)
         self._prefix = check_prefix(prefix)
         self._name: Callable[[str], str] = str if subjects == "plain" else pseudonyms()
         self._interval = interval
         self._most = most
-        self._size = size or Size()
+        self._size = size or ReportSize()
         self._is_written = True
         self._remove: events.Remove = lambda: None
-        self._begin()
+        self._start_empty()
         _reporters.add(self)
 
-    def _begin(self) -> None:
-        """Begin with nothing: when it is made, and in a forked process, where no thread has come along."""
-        self._queue: deque[Heard] = deque()
+    def _start_empty(self) -> None:
+        """Start with nothing: in a new reporter, and in a forked process, which has no thread."""
+        self._queue: deque[Record] = deque()
         self._tally = Tally(self._name)
         self._adding = threading.Lock()
         self._writing = threading.Lock()
@@ -80,39 +82,39 @@ class Reporter:
 
     @property
     def store(self) -> Any:
-        """The limiter in whose store the report is, to read it from."""
+        """The limiter whose store has the report."""
         return self._target
 
     def start(self) -> Reporter:
         """Listen to decisions from now on."""
         self._remove()
-        self._remove = events.on_decision(self.hear)
+        self._remove = events.on_decision(self.enqueue)
         return self
 
-    def hear(self, decision: Decision) -> None:
-        """Take a decision. All that happens on the path of a request."""
+    def enqueue(self, decision: Decision) -> None:
+        """Queue a decision. This is all that the report does on the path of a request."""
         queue = self._queue
         if len(queue) < self._most:
-            queue.append(flat(decision))
+            queue.append(record_of(decision))
         else:
             self.dropped += 1
         if self._has_to_start:
             self._start_thread()
 
     def add_up(self) -> bool:
-        """Add up what was heard so far, and say whether it is so much that it has to be written.
+        """Add up the queue. Returns whether there is so much that it has to be written now.
 
-        Done often: what waits in the queue is garbage to come, and keeps the collector busy on the path of requests.
+        This is done often, as the garbage collector visits what is in the queue, on the path of requests.
         """
         with self._adding:
             for number in range(1, len(self._queue) + 1):
                 self._tally.add(self._queue.popleft())
                 if number % _CHUNK == 0:
-                    time.sleep(0)  # a request that waits for the interpreter's lock goes first
+                    time.sleep(0)  # lets a request go first that waits for the interpreter's lock
             return self._tally.count >= self._most
 
     def flush(self) -> None:
-        """Write what was heard so far."""
+        """Write everything that was queued so far."""
         self.add_up()
         with self._writing:
             count, tallies = self._taken()
@@ -125,7 +127,7 @@ class Reporter:
                 self._drop(count, error)
 
     async def aflush(self) -> None:
-        """Write what was heard so far, by an asynchronous client."""
+        """Write everything that was queued so far, with an asynchronous client."""
         self.add_up()
         count, tallies = self._taken()
         if not count:
@@ -137,7 +139,7 @@ class Reporter:
             self._drop(count, error)
 
     async def run(self) -> None:
-        """Write every so many seconds, until it is cancelled; then once more."""
+        """Write every `interval` seconds until cancelled, then once more."""
         try:
             due = time.monotonic() + self._interval
             while True:
@@ -149,11 +151,11 @@ class Reporter:
             await self.aflush()
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening to decisions."""
         self._remove()
 
     def close(self) -> None:
-        """Listen no more, and write the rest."""
+        """Stop listening to decisions, and write the rest."""
         self.stop()
         self._ends.set()
         if self._thread is not None:
@@ -166,10 +168,10 @@ class Reporter:
             return self._tally.take()
 
     def _drop(self, count: int, error: RateLimitUnavailable) -> None:
-        """Count what could not be written, and say so when that begins."""
+        """Count decisions that could not be written, and log it when that begins."""
         self.dropped += count
         if self._is_written:
-            _log.warning("decisions are missing from the report until its store is back: %s", error)
+            _log.warning("the report cannot be written, and misses decisions until it can: %s", error)
         self._is_written = False
 
     def _merging(self, tallies: Mapping[Series, SeriesTally]) -> Flow[None]:
@@ -187,7 +189,7 @@ class Reporter:
 
 
 def _write(reference: weakref.ref[Reporter], ends: threading.Event, interval: float) -> None:
-    """Write now and then, as long as somebody holds the reporter."""
+    """Write every `interval` seconds, as long as the reporter is referenced."""
     due = time.monotonic() + interval
     while not ends.wait(min(ADDING_SECONDS, interval)):
         reporter = reference()
@@ -210,9 +212,9 @@ def _opened(store: Any) -> Any:
 _reporters: weakref.WeakSet[Reporter] = weakref.WeakSet()
 
 
-def _begin_anew() -> None:
+def _restart_all() -> None:
     for reporter in list(_reporters):
-        reporter._begin()
+        reporter._start_empty()
 
 
 def _flush_all() -> None:
@@ -220,5 +222,5 @@ def _flush_all() -> None:
         reporter.close()
 
 
-os.register_at_fork(after_in_child=_begin_anew)
+os.register_at_fork(after_in_child=_restart_all)
 atexit.register(_flush_all)

@@ -1,17 +1,18 @@
-"""Where state lives. One URL picks the engine; drivers are imported here, when they are used, and nowhere else."""
+"""Stores: where the state of limits lives. A URL picks the engine. Drivers are imported here, when they are used."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NoReturn
 
-from ratekit.errors import ConfigurationError
-from ratekit.protocol import Call
+from ratekit.core.errors import ConfigurationError
+from ratekit.stores.contract import AsyncStore, AsyncStoreGiven, Store, StoreGiven
 
 if TYPE_CHECKING:
-    from ratekit.breaker import Health
+    from ratekit.stores.memory import MemoryStore
 
 URL_VARIABLE = "RATE_LIMIT_STORE_URL"
 DEFAULT_URL = "memory://"
@@ -21,107 +22,113 @@ _REDIS_SCHEMES = (
 _SCHEMES = ("memory", *_REDIS_SCHEMES)
 
 
-class Store(Protocol):
-    """What a limiter asks of a store."""
-
-    is_local: bool
-
-    def run(self, call: Call) -> Sequence[int]:
-        """Decide one call: its figures. Raises StoreOutage if it cannot."""
-
-    def health(self) -> Health:
-        """Return what is known of the store."""
-
-    def close(self) -> None:
-        """Close what the store has opened."""
-
-
-class AsyncStore(Protocol):
-    """The same, awaited."""
-
-    is_local: bool
-
-    async def run(self, call: Call) -> Sequence[int]:
-        """Decide one call: its figures. Raises StoreOutage if it cannot."""
-
-    def health(self) -> Health:
-        """Return what is known of the store."""
-
-    async def aclose(self) -> None:
-        """Close what the store has opened on the running event loop."""
-
-
 def default_url() -> str:
-    """Return the URL that RATE_LIMIT_STORE_URL names, else memory://."""
+    """Return the URL in RATE_LIMIT_STORE_URL, or memory://."""
     return os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
 
-def open_store(store: Any, deadline: float) -> Any:
-    """Return the store that a URL, a client or a store stands for, for use without awaiting."""
+def open_store(store: StoreGiven, deadline: float) -> Store:
+    """Return the blocking store of a URL or a client. A store is returned as it is."""
     if isinstance(store, str):
-        return _from_url(store, deadline, asynchronous=False)
-    if _is_store(store):
-        return _refuse_colour(store, not hasattr(store, "aclose") or store.is_local, "RateLimiter", "a synchronous store")
-    from ratekit.stores.redis import ClientStore, is_async
+        return _store_of_url(store, deadline)
+    if isinstance(store, Store):
+        return store
+    from ratekit.stores.redis.sync_store import ClientStore
 
-    return ClientStore(_refuse_colour(store, not is_async(store), "RateLimiter", "a synchronous client"))
+    if is_async(store):
+        _refuse(store, "a RateLimiter", "a synchronous store or client")
+    return ClientStore(store)
 
 
-def open_async_store(store: Any, deadline: float) -> Any:
-    """Return the store that a URL, a client or a store stands for, for use with await."""
+def open_async_store(store: AsyncStoreGiven, deadline: float) -> AsyncStore:
+    """Return the asynchronous store of a URL or a client. A store is returned as it is."""
     if isinstance(store, str):
-        return _from_url(store, deadline, asynchronous=True)
-    if _is_store(store):
-        return _refuse_colour(store, hasattr(store, "aclose"), "AsyncRateLimiter", "an asynchronous store")
-    from ratekit.stores.redis import is_async
-    from ratekit.stores.redis_asyncio import AsyncRedisStore
+        return _async_store_of_url(store, deadline)
+    if isinstance(store, AsyncStore):
+        return store
+    if isinstance(store, Store) and store.is_local:
+        return _awaited(store)
+    from ratekit.stores.redis.async_store import AsyncRedisStore
 
-    client = _refuse_colour(store, is_async(store), "AsyncRateLimiter", "an asynchronous client")
-    return AsyncRedisStore.from_client(client, deadline)
+    if not is_async(store):
+        _refuse(store, "an AsyncRateLimiter", "an asynchronous store or client")
+    return AsyncRedisStore.from_client(store, deadline)
 
 
-def _from_url(url: str, deadline: float, *, asynchronous: bool) -> Any:
+def is_async(store: object) -> bool:
+    """Whether the methods of a store or a client are awaited."""
+    from ratekit.stores.redis import client
+
+    return isinstance(store, AsyncStore) or client.is_async(store)
+
+
+def _store_of_url(url: str, deadline: float) -> Store:
+    name = _memory_name(url)
+    if name is not None:
+        return _memory_store(name)
+    from ratekit.stores.redis.sync_store import RedisStore
+
+    with _url_errors(url):
+        return RedisStore.from_url(url, deadline)
+
+
+def _async_store_of_url(url: str, deadline: float) -> AsyncStore:
+    name = _memory_name(url)
+    if name is not None:
+        return _awaited(_memory_store(name))
+    from ratekit.stores.redis.async_store import AsyncRedisStore
+
+    with _url_errors(url):
+        return AsyncRedisStore.from_url(url, deadline)
+
+
+def _memory_store(name: str) -> MemoryStore:
+    from ratekit.stores import memory
+
+    return memory.shared(name)
+
+
+def _awaited(store: Store) -> AsyncStore:
+    """Return the store in this process for code that awaits."""
+    from ratekit.stores.async_memory import AsyncMemoryStore
+    from ratekit.stores.memory import MemoryStore
+
+    if not isinstance(store, MemoryStore):
+        _refuse(store, "an AsyncRateLimiter", "an asynchronous store or client")
+    return AsyncMemoryStore.of(store)
+
+
+def _memory_name(url: str) -> str | None:
+    """Return the name in memory://name, or None for the URL of a Redis. Raises ConfigurationError for any other URL."""
     scheme, _, rest = url.partition("://")
     if scheme == "memory" and re.fullmatch(r"[\w.-]*", rest):
-        from ratekit.stores import memory
-
-        return memory.shared(rest)
+        return rest
     if scheme in _REDIS_SCHEMES:
-        try:
-            return _redis_store(url, deadline, asynchronous=asynchronous)
-        except ConfigurationError:
-            raise
-        except ValueError:
-            # What is wrong with it may be a part of the password: say where, not what.
-            shown = _without_secrets(url)
-            raise ConfigurationError(f"store URL {shown!r} makes no sense: check its port and options") from None
+        return None
     known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
-    raise ConfigurationError(f"store URL {_without_secrets(url)!r} is unknown: it starts with one of {known}")
+    raise ConfigurationError(f"store URL {_shown(url)!r} is unknown: it starts with one of {known}")
 
 
-def _redis_store(url: str, deadline: float, *, asynchronous: bool) -> Any:
-    if asynchronous:
-        from ratekit.stores.redis_asyncio import AsyncRedisStore
-
-        return AsyncRedisStore.from_url(url, deadline)
-    from ratekit.stores.redis import RedisStore
-
-    return RedisStore.from_url(url, deadline)
-
-
-def _without_secrets(url: str) -> str:
-    """Return a URL for a message: nothing before the host, nothing after the path."""
-    shown, _, _ = url.partition("?")
-    scheme, colon, _ = shown.partition("://")
-    return f"{scheme}{colon}…@{shown.rpartition('@')[2]}" if "@" in url else shown
+@contextmanager
+def _url_errors(url: str) -> Iterator[None]:
+    """Raise ConfigurationError for a URL that is not valid. The message leaves out the part that may be a password."""
+    try:
+        yield
+    except ConfigurationError:
+        raise
+    except ValueError:
+        escaped = ", and write @ / ? # in a user, a password or an option as %40 %2F %3F %23"
+        message = f"store URL {_shown(url)!r} makes no sense: check its port and options{escaped if '@' in url else ''}"
+        raise ConfigurationError(message) from None
 
 
-def _is_store(store: object) -> bool:
-    return hasattr(store, "is_local") and hasattr(store, "run")
+def _shown(url: str) -> str:
+    """Return a URL for a message, without secrets."""
+    from ratekit.stores.redis.url import without_secrets
+
+    return without_secrets(url)
 
 
-def _refuse_colour(store: Any, fits: bool, limiter: str, what: str) -> Any:
-    if not fits or store is None:
-        kind = type(store).__name__
-        raise ConfigurationError(f"store of type {kind!r} does not fit a {limiter}: it needs a URL, or {what}")
-    return store
+def _refuse(store: object, limiter: str, needed: str) -> NoReturn:
+    kind = type(store).__name__
+    raise ConfigurationError(f"store of type {kind!r} does not fit {limiter}: it needs a URL, or {needed}")

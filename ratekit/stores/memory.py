@@ -4,37 +4,38 @@ from __future__ import annotations
 
 import importlib
 import os
+import secrets
 import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
 from time import time_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ratekit import clock
-from ratekit.breaker import Health
-from ratekit.errors import ConfigurationError
-from ratekit.events import StoreState
-from ratekit.figures import FIGURES
-from ratekit.outage import StoreOutage, or_outage, outage_in
-from ratekit.plans import Compiled
-from ratekit.protocol import CHECK, Call, pack, pack_one, unpack
+from ratekit.core import clock
+from ratekit.core.compiled import CompiledPolicy
+from ratekit.core.errors import ConfigurationError
+from ratekit.core.events import StoreState
+from ratekit.core.outages import or_outage, outage_in
+from ratekit.core.protocol import CHECK, Call, cost_item, pack, unpack
 from ratekit.stores import script
+from ratekit.stores.circuit_breaker import Health
+from ratekit.stores.contract import Command, Reply
+from ratekit.stores.workers import describe_workers
+
+if TYPE_CHECKING:
+    from ratekit.stores.async_memory import AsyncMemoryStore
 
 # The fastest first. Plain Lua gives the same answers, more slowly.
 _ENGINES = ("luajit21", "luajit20", "luajit", "lua55", "lua54", "lua53", "lua52", "lua51", "lua")
+COUNTERS_VARIABLE = "RATE_LIMIT_MEMORY_COUNTERS"
+DEFAULT_MAX_COUNTERS = 250_000
+_LEAST_COUNTERS, _MOST_COUNTERS = 1000, 10_000_000
 _MOST_PREPARED = 1024
 _MOST_KEYS = 8
 _MOST_CALLS = 10  # at once: Lua can return only so many values, and a call may have many limits
-_MOST_TICKETS = 16384  # as many calls as a front knows
-_MOST_AT_ONCE = 25  # the same for calls that are not merged of several policies: 25 times 50 limits, six figures each
-_FEW = 3  # calls, for which it is faster to ask one by one
-
-
-Figures = tuple[int, ...]
 
 
 class SeveralProcessesWarning(UserWarning):
@@ -45,10 +46,17 @@ class MemoryStore:
     """Decides calls in this process, from any thread, as a Lua runtime lets in one at a time; async code awaits nothing."""
 
     is_local = True
+    one_slot = False
+    awaited: AsyncMemoryStore | None = None  # the same store for code that awaits: see ratekit.stores.async_memory
 
-    def __init__(self, engine: str | None = None, *, for_one: bool = True) -> None:
-        """Make a store that is for one process, and says so where there are several; or a part of one for each."""
+    def __init__(self, engine: str | None = None, *, for_one: bool = True, max_counters: int | None = None) -> None:
+        """Make a store that is for one process, and says so where there are several; or a part of one for each.
+
+        max_counters bounds how many counters are held: RATE_LIMIT_MEMORY_COUNTERS by default, else 250 000.
+        """
+        self.place: Hashable = id(self)  # where the state is kept
         self._engine = engine
+        self._max_counters = _bound(max_counters)
         self._for_one = for_one
         self._since = clock.now()
         self._is_copy = False
@@ -60,12 +68,12 @@ class MemoryStore:
     def _open(self) -> None:
         runtime = _runtime(self._engine)
         load = runtime.eval(b"loadstring or load")
-        functions = load(script.read("embedded"), b"=embedded.lua")(script.read("ratekit"))
-        self._prepare, self._run_one, self._run_tiers, self._keep, self._run_kept = functions[:5]
-        self._run_any, self._execute, self._size = functions[5:]
+        embedded = load(script.read("embedded"), b"=embedded.lua")
+        functions = embedded(script.read("ratekit"), self._max_counters, 65536 + secrets.randbits(19))
+        self._prepare, self._run_one, self._run_tiers = functions[:3]
+        self._run_any, self._weigh, self._execute, self._size = functions[3:]
         self._collect = runtime.eval(b"function() collectgarbage() return collectgarbage('count') end")
-        self._prepared: dict[Compiled, tuple[Any, Any]] = {}
-        self._tickets: dict[int, tuple[Any, Call]] = {}  # by the id of a call, which lives as long as it is kept here
+        self._prepared: dict[CompiledPolicy, tuple[Any, Any]] = {}
 
     def run(self, call: Call) -> Sequence[int]:
         """Decide one call. Raises StoreOutage if its keys hold something else."""
@@ -81,23 +89,6 @@ class MemoryStore:
             return figures
         raise outage_in((figures[0] if isinstance(figures, tuple) else figures).decode())
 
-    def run_each(self, calls: Sequence[Call]) -> list[Sequence[int] | StoreOutage]:
-        """Decide calls that come again, the same objects, in one go: for each its figures, or that its keys hold something
-        else.
-        """
-        if len(calls) <= _FEW or type(self).run is not MemoryStore.run:
-            return [or_outage(self.run, call) for call in calls]
-        answers: list[Sequence[int] | StoreOutage] = []
-        tickets = self._tickets
-        for start in range(0, len(calls), _MOST_AT_ONCE):
-            some = calls[start : start + _MOST_AT_ONCE]
-            kept = [(tickets.get(id(call)) or self._ticket(call))[0] for call in some]
-            of_limits = [*zip(*[iter(self._run_kept(clock.now_us(), *kept))] * FIGURES, strict=True)]
-            if len(of_limits) != len(some):
-                of_limits = _together(some, of_limits)
-            answers += [figures if type(figures[0]) is int else outage_in(figures[0].decode()) for figures in of_limits]
-        return answers
-
     def run_many(self, calls: Sequence[Call], at_us: int = 0) -> list[Sequence[int] | str]:
         """Decide a batch of calls, one after the other: for each its figures, or an error as a text.
 
@@ -109,8 +100,16 @@ class MemoryStore:
             names, items = pack(some)
             arguments = [item.encode() if isinstance(item, str) else item for item in items]
             reply = self._run_any(at_us or clock.now_us(), len(names), *names, *arguments)
-            answers += unpack(some, reply if isinstance(reply, tuple) else (reply,))
+            replied = unpack(some, reply if isinstance(reply, tuple) else (reply,))
+            self._weigh_all(some, replied)
+            answers += replied
         return answers
+
+    def _weigh_all(self, calls: Sequence[Call], answers: Sequence[Sequence[int] | str]) -> None:
+        """Note how much counters have used, which decides what is dropped when the store is full."""
+        for call, answer in zip(calls, answers, strict=True):
+            if not isinstance(answer, str):
+                self._weigh(len(call.compiled.limits), *call.state_keys, *answer)
 
     def execute(self, name: str, *arguments: str | bytes | int) -> Any:
         """Run one of the commands that lua/embedded.lua knows. For administration, and for tests.
@@ -122,6 +121,14 @@ class MemoryStore:
         if hasattr(reply, "values") and reply[b"err"] is not None:
             raise outage_in(reply[b"err"].decode())
         return _plain(reply)
+
+    def execute_many(self, commands: Sequence[Command], node: str = "") -> list[Reply]:
+        """Run commands past the script; a StoreOutage stands in place of the reply of one that fails."""
+        return [or_outage(lambda command: self.execute(*command), command) for command in commands]
+
+    def nodes(self) -> list[str]:
+        """Return one node without a name."""
+        return [""]
 
     def clear(self) -> None:
         """Forget everything."""
@@ -141,23 +148,7 @@ class MemoryStore:
     def close(self) -> None:
         """Nothing is open; the state stays for who else uses the store."""
 
-    async def aclose(self) -> None:
-        """Do the same, awaited."""
-
-    def _ticket(self, call: Call) -> tuple[Any, Call]:
-        """Return what runs a call in one go with others, and the call."""
-        if len(self._tickets) >= _MOST_TICKETS:
-            self._tickets.clear()
-        plan, names, operation, cost, _, _ = call
-        if operation is CHECK and not plan.is_soft:
-            _, arguments = self._prepared.get(plan) or self._prepare_check(plan)
-        else:
-            version, word, _, *items = (item.encode() if isinstance(item, str) else item for item in pack_one(call)[1])
-            arguments = self._prepare(version, word, *items, cost)
-        self._tickets[id(call)] = kept = self._keep(arguments, cost, FIGURES * len(plan.limits), *names), call
-        return kept
-
-    def _prepare_check(self, compiled: Compiled) -> tuple[Any, Any]:
+    def _prepare_check(self, compiled: CompiledPolicy) -> tuple[Any, Any]:
         """Return what runs a plain check of a policy, and its ARGV; None if there is no such thing, and run_many has to."""
         if self._is_copy:
             self._is_copy = False
@@ -167,14 +158,25 @@ class MemoryStore:
         run = self._run_one if len(compiled.limits) == 1 else self._run_tiers
         if compiled.is_soft or len(compiled.limits) + sum(compiled.brings) > _MOST_KEYS:
             run = None
+        if compiled.has_positions and run is not None:
+            run = _with_cost_item(run)
         self._prepared[compiled] = ready = run, self._prepare(*compiled.check, 1)
         return ready
 
 
-def _together(calls: Sequence[Call], of_limits: Iterable[Figures]) -> list[Figures]:
-    """Put together what the limits of each call have said."""
-    rest = iter(of_limits)
-    return [tuple(chain.from_iterable(islice(rest, len(call.compiled.limits)))) for call in calls]
+def _bound(max_counters: int | str | None) -> int:
+    """Return how many counters a store may hold. Raises ConfigurationError for a number that makes no sense."""
+    name, value = "max_counters", max_counters
+    if value is None:
+        name, value = COUNTERS_VARIABLE, os.environ.get(COUNTERS_VARIABLE) or DEFAULT_MAX_COUNTERS
+    if not str(value).isascii() or not str(value).isdigit() or not _LEAST_COUNTERS <= int(value) <= _MOST_COUNTERS:
+        raise ConfigurationError(f"{name} {value!r} is not a whole number between {_LEAST_COUNTERS} and {_MOST_COUNTERS}")
+    return int(value)
+
+
+def _with_cost_item(run: Any) -> Any:
+    """Return what runs a check whose limits may cost differently: Lua gets the costs as one item."""
+    return lambda now_us, arguments, cost, *names: run(now_us, arguments, cost_item(cost), *names)
 
 
 def _plain(reply: Any) -> Any:
@@ -222,9 +224,9 @@ def shared(name: str) -> MemoryStore:
 
 
 def _warn_of_workers() -> None:
-    workers = os.environ.get("WEB_CONCURRENCY", "1")
-    if workers.isdigit() and int(workers) > 1:
-        _warn(f"{workers} workers (WEB_CONCURRENCY), each with counters of its own: together they admit {workers} times")
+    workers = describe_workers()
+    if workers is not None:
+        _warn(workers)
 
 
 def _begin_anew() -> None:

@@ -19,14 +19,14 @@ from benchmarks.settings import Settings
 
 @pytest.mark.parametrize("name", ["memory", "redis", "cpu", "import"])
 def test_section_measures_ratios(name):
-    rows = SECTIONS[name].run(name, Settings(2, server.wheel_executable()))
+    rows = SECTIONS[name].run(name, Settings(2, server.wheel_server()))
     assert rows
     assert all(math.isfinite(row.median) for row in rows)
     assert any(row.is_reached is not None for row in rows)
 
 
 def test_section_that_misses_a_module_or_a_program_is_a_row_that_says_so(monkeypatch):
-    settings = Settings(2, server.wheel_executable())
+    settings = Settings(2, server.wheel_server())
     missing = Section("no_such_section:compare", lambda _: 1).run("none", settings)
     assert missing == [Gap("none", "all of it", "No module named 'benchmarks.no_such_section'")]
     monkeypatch.setattr("benchmarks.import_time.compare_import", lambda settings: [])

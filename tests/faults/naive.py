@@ -15,7 +15,7 @@ import redis
 import redis.asyncio
 
 from ratekit import Policy
-from ratekit.protocol import Call, decode, encode, pack
+from ratekit.core.protocol import Call, decode, encode, pack
 from ratekit.stores import script
 
 

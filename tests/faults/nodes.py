@@ -9,8 +9,8 @@ from typing import Any
 from faults.drive import Maker, Sample, until
 from faults.table import Figures
 from ratekit import Limit, Policy
-from support.servers import Server
-from support.topologies import Cluster, Watched, wait_until
+from support.servers import Server, wait_until
+from support.topologies import Cluster, Watched
 
 MOST = 250
 PACE = 100  # checks a second

@@ -18,7 +18,8 @@ from faults.drive import Driver, Maker, Request
 from faults.proxy import Proxy
 from faults.serving import serving
 from faults.table import Figures
-from ratekit import Limit, Policy, prometheus
+from ratekit import Limit, Policy
+from ratekit.telemetry import prometheus
 from support.servers import Server, executable_of, wheel_server
 from support.topologies import free_cluster_ports
 

@@ -10,9 +10,8 @@ from prometheus_client import CollectorRegistry
 from faults.down import PLENTY
 from faults.drive import Driver, Request
 from faults.serving import serving
-from ratekit import prometheus
-from support.servers import free_port
-from support.topologies import wait_until
+from ratekit.telemetry import prometheus
+from support.servers import free_port, wait_until
 
 
 def lines(caplog, words: str) -> int:

@@ -51,6 +51,10 @@ class Model:
         """What fades in half a microsecond counts as gone: at most half a request."""
         return Fraction(0)
 
+    def refundable(self, now_us: int, numbers: Numbers) -> Fraction:
+        """How much can be given back."""
+        return self.used(now_us, numbers)
+
     def reset_us(self, now_us: int, numbers: Numbers) -> Fraction:
         raise NotImplementedError
 
@@ -116,9 +120,10 @@ class Grid:
 
 @dataclass
 class SlidingWindowCounter(Model):
-    """Counts in windows one after the other, of which the previous one fades out."""
+    """Counts in windows one after the other, of which the previous one fades out, but for one request of it."""
 
     grid: Grid | None = None
+    uncounted: int = 1  # how much of the previous window does not count
 
     def at(self, now_us: int, numbers: Numbers) -> Grid:
         """The window of an instant. A new one is settled, with its length, only when something is spent."""
@@ -129,8 +134,14 @@ class SlidingWindowCounter(Model):
         return Grid(now_us, numbers.window_us)
 
     def used(self, now_us, numbers):
+        return self.at(now_us, numbers).current + max(self._faded(now_us, numbers) - self.uncounted, Fraction(0))
+
+    def refundable(self, now_us, numbers):
+        return self.at(now_us, numbers).current + self._faded(now_us, numbers)
+
+    def _faded(self, now_us: int, numbers: Numbers) -> Fraction:
         grid = self.at(now_us, numbers)
-        return grid.current + grid.previous * (grid.end_us - now_us) / grid.length_us
+        return grid.previous * (grid.end_us - now_us) / grid.length_us
 
     def slack(self, now_us, numbers):
         grid = self.at(now_us, numbers)
@@ -276,10 +287,10 @@ class Answer:
 
 @dataclass(frozen=True)
 class Request:
-    """An operation, and what it is about."""
+    """An operation, and what it is about: a cost for all limits, or one for each policy."""
 
     operation: str
-    cost: int = 1
+    cost: int | tuple[int, ...] = 1
     slot: str | None = None
 
 
@@ -288,31 +299,39 @@ class Tier:
     """A limit of a policy and what the subject has used of it."""
 
     limit: Limit
+    part: int  # which of the policies that are decided together it belongs to
+    is_first: bool  # of its policy
     model: Model
     numbers: Numbers
 
+    def cost_of(self, request: Request) -> int:
+        """What a request asks of this limit: of slots always one."""
+        if isinstance(self.model, Concurrency) and request.operation != "reset":
+            return 1
+        return request.cost if isinstance(request.cost, int) else request.cost[self.part]
+
     def judge(self, now_us: int, request: Request) -> tuple[bool, int | None]:
         """Whether the limit by itself admits a request, and the wait until it would."""
-        numbers, model = self.numbers, self.model
+        numbers, model, cost = self.numbers, self.model, self.cost_of(request)
         if numbers.unlimited or request.operation in {"charge", "refund", "release"}:
             return True, 0
         if request.operation == "renew":
             return (True, 0) if not isinstance(model, Concurrency) or model.holds(now_us, request.slot) else (False, None)
         if isinstance(model, Concurrency) and model.holds(now_us, request.slot):
             return True, 0
-        if numbers.capacity == 0 or request.cost > numbers.capacity:
+        if numbers.capacity == 0 or cost > numbers.capacity:
             return False, None
-        if request.cost == 0 or model.fits(now_us, numbers, request.cost):
+        if cost == 0 or model.fits(now_us, numbers, cost):
             return True, 0
-        return False, min(model.wait_us(now_us, numbers, request.cost), CENTURY_US)
+        return False, min(model.wait_us(now_us, numbers, cost), CENTURY_US)
 
     def spend(self, now_us: int, request: Request) -> None:
-        model, numbers = self.model, self.numbers
+        model, numbers, cost = self.model, self.numbers, self.cost_of(request)
         if isinstance(model, Concurrency):
             self._move_slot(model, now_us, request)
-        elif request.operation in {"check", "acquire", "charge"} and request.cost:
-            model.add(now_us, numbers, request.cost)
-        elif request.operation == "refund" and (amount := min(model.used(now_us, numbers), Fraction(request.cost))):
+        elif request.operation in {"check", "acquire", "charge"} and cost:
+            model.add(now_us, numbers, cost)
+        elif request.operation == "refund" and (amount := min(model.refundable(now_us, numbers), Fraction(cost))):
             model.take_back(now_us, numbers, amount)
 
     def _move_slot(self, model: Concurrency, now_us: int, request: Request) -> None:
@@ -331,19 +350,23 @@ class Tier:
 
 
 class PolicyModel:
-    """Decides requests of one subject by several limits, all or nothing.
+    """Decides requests by several limits, all or nothing: those of one policy, or of several that are decided together.
 
     With forgets, state is lost when its key has expired, as in a store whose keys expire by the clock of the test.
     """
 
-    def __init__(self, limits: Sequence[Limit], *, forgets: bool = True) -> None:
-        self.tiers = [Tier(limit, MODELS[limit.algorithm](), own_numbers(limit)) for limit in limits]
+    def __init__(self, policies: Sequence[Sequence[Limit]], *, forgets: bool = True) -> None:
+        self.tiers = [
+            Tier(limit, part, limit is limits[0], MODELS[limit.algorithm](), own_numbers(limit))
+            for part, limits in enumerate(policies)
+            for limit in limits
+        ]
         self.forgets = forgets
         self.is_close_call = False  # the last answer hangs on a rounding error
 
-    def decide(self, now_us: int, request: Request, override: Mapping[str, str]) -> list[Answer]:
-        """Decide a request, and say what each limit answers."""
-        self._prepare(now_us, request, override)
+    def decide(self, now_us: int, request: Request, overrides: Sequence[Mapping[str, str]]) -> list[Answer]:
+        """Decide a request, with an override for each policy, and say what each limit answers."""
+        self._prepare(now_us, request, overrides)
         verdicts = [tier.judge(now_us, request) for tier in self.tiers]
         lapsed = self._lapsed(now_us, request)
         if lapsed is not None:
@@ -353,16 +376,16 @@ class PolicyModel:
             self._commit(now_us, request, verdicts, self.tiers if lapsed is None else lapsed)
         return [tier.answer(now_us, *verdict) for tier, verdict in zip(self.tiers, verdicts, strict=True)]
 
-    def _prepare(self, now_us: int, request: Request, override: Mapping[str, str]) -> None:
+    def _prepare(self, now_us: int, request: Request, overrides: Sequence[Mapping[str, str]]) -> None:
         self.is_close_call = False
-        for index, tier in enumerate(self.tiers):
-            tier.numbers = numbers_for(tier.limit, override, is_first=index == 0)
+        for tier in self.tiers:
+            tier.numbers = numbers_for(tier.limit, overrides[tier.part], is_first=tier.is_first)
             expires_us = tier.model.expires_us if self.forgets else None
             # A key's time is rounded up to milliseconds.
             self.is_close_call |= expires_us is not None and 0 <= now_us - expires_us < MILLISECOND_US
             if request.operation == "reset" or (expires_us is not None and expires_us <= now_us):
                 tier.model = MODELS[tier.limit.algorithm]()
-            self.is_close_call |= tier.model.is_close_call(now_us, tier.numbers, request.cost)
+            self.is_close_call |= tier.model.is_close_call(now_us, tier.numbers, tier.cost_of(request))
 
     def _lapsed(self, now_us: int, request: Request) -> list[Tier] | None:
         """The limits that have freed a slot which an enforced limit still holds; None if none holds it."""

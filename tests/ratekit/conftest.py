@@ -12,7 +12,7 @@ import pytest
 import valkey
 
 from ratekit import AsyncRateLimiter, RateLimiter
-from ratekit.keys import override_key
+from ratekit.core.keys import override_key
 from ratekit.stores.memory import MemoryStore
 from support.servers import SERVERS, server_of
 

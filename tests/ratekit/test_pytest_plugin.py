@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from ratekit import AsyncRateLimiter, ConfigurationError, Limit, Policy, RateLimiter, clock
+from ratekit import AsyncRateLimiter, ConfigurationError, Limit, Policy, RateLimiter
+from ratekit.core import clock
 from ratekit.testing import assert_admits, assert_admits_async, is_admitted
 
 THREE = Policy("three", Limit(3, 60))

@@ -14,7 +14,6 @@ from django.utils import translation
 
 from ratekit.stores.memory import MemoryStore
 from ratekit_django.conf import conf
-from ratekit_django.decisions import anonymous_passes
 from support import django_ready  # noqa: F401
 from support.servers import Server
 
@@ -25,7 +24,6 @@ ADDRESS = "203.0.113.7"
 def store(ratekit_store: MemoryStore) -> Iterator[MemoryStore]:
     """The empty memory:// store, with nothing left of other tests."""
     conf.reset()
-    anonymous_passes.clear()
     yield ratekit_store
     conf.reset()
     translation.deactivate()
@@ -91,7 +89,10 @@ class Waiting:
         self._client = client
 
     def __getattr__(self, method: str) -> Any:
-        return async_to_sync(getattr(self._client, method))
+        async def ask(*args: Any, **options: Any) -> Any:
+            return await getattr(self._client, method)(*args, **options)
+
+        return async_to_sync(ask)
 
 
 @pytest.fixture(params=["view, WSGI", "async view, WSGI", "view, ASGI", "async view, ASGI"])

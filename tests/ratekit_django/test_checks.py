@@ -78,7 +78,7 @@ def test_setting_that_is_no_dict_is_told(settings):
 
 
 @pytest.mark.parametrize(
-    "ratekit", [{"RULES": {"x": "5/week"}}, {"DEFAULT": "x"}, {"RULES": {"x": {"limits": "0/s"}}}], ids=str
+    "ratekit", [{"RULES": {"x": "5/month"}}, {"DEFAULT": "x"}, {"RULES": {"x": {"limits": "0/month"}}}], ids=str
 )
 def test_rate_that_cannot_be_read_is_told(told, ratekit):
     assert told(path("x/", hello, name="x"), **ratekit)[0] == ["ratekit.E003"]
@@ -133,17 +133,84 @@ def test_limit_by_project_without_identify_is_told(told, kind):
     assert ids == ["ratekit.W004"]
     assert "IDENTIFY" in text
     assert told(path("x/", view), IDENTIFY="os.getpid")[0] == []
+    assert "limited by their address" in text
     assert told(path("x/", view), ANONYMOUS="ip")[0] == []
+    ids, text = told(path("x/", view), ANONYMOUS="pass")
+    assert ids == ["ratekit.W004"]
+    assert "project_id pass" in text
 
 
-@pytest.mark.parametrize("rate", [None, "5/week"])
-def test_scope_of_drf_without_a_good_rate_is_told(told, settings, rate):
+@pytest.mark.parametrize("rates", [{}, {"uploads": "5/month"}], ids=str)
+def test_scope_of_drf_without_a_good_rate_is_told(told, settings, rates):
     members = {"throttle_classes": [ScopedRateLimitThrottle, RateLimitThrottle.of("5/s")], "throttle_scope": "uploads"}
     view = type("Uploads", (APIView,), members)
-    settings.REST_FRAMEWORK = settings.REST_FRAMEWORK | {"DEFAULT_THROTTLE_RATES": {"uploads": rate}}
+    settings.REST_FRAMEWORK = settings.REST_FRAMEWORK | {"DEFAULT_THROTTLE_RATES": rates}
     ids, text = told(path("x/", view.as_view()))
     assert ids == ["ratekit.E005"]
     assert "Uploads" in text
+
+
+def test_scope_of_drf_that_is_not_limited_is_not_told(told, settings):
+    view = type("Uploads", (APIView,), {"throttle_classes": [ScopedRateLimitThrottle], "throttle_scope": "uploads"})
+    settings.REST_FRAMEWORK = settings.REST_FRAMEWORK | {"DEFAULT_THROTTLE_RATES": {"uploads": None}}
+    assert told(path("x/", view.as_view()))[0] == []
+
+
+def test_throttle_without_rate_and_scope_is_told(told):
+    view = type("Uploads", (APIView,), {"throttle_classes": [RateLimitThrottle]})
+    ids, text = told(path("x/", view.as_view()))
+    assert ids == ["ratekit.E005"]
+    assert "RateLimitThrottle has neither a rate nor a scope" in text
+
+
+def test_scope_that_as_view_was_given_is_checked(told):
+    view = type("Uploads", (APIView,), {"throttle_classes": [ScopedRateLimitThrottle], "throttle_scope": None})
+    assert told(path("x/", view.as_view()))[0] == []
+    assert told(path("x/", view.as_view(throttle_scope="uploads")))[0] == ["ratekit.E005"]
+
+
+@pytest.mark.parametrize("name", ["cache", "timer", "parse_rate", "throttle_success", "throttle_failure", "get_ident"])
+def test_part_of_a_throttle_that_has_no_effect_is_told(told, name):
+    throttle = type("Mine", (RateLimitThrottle,), {"rate": "5/s", name: lambda self, *_: None})
+    ids, text = told(path("x/", type("Api", (APIView,), {"throttle_classes": [throttle]}).as_view()))
+    assert ids == ["ratekit.W007"]
+    assert f"Mine.{name} has no effect" in text
+
+
+def test_part_of_a_throttle_that_has_an_effect_is_not_told(told):
+    own = {name: lambda self, *_: "5/s" for name in ("get_rate", "get_cache_key", "get_ident")}
+    throttle = type("Mine", (RateLimitThrottle,), own | {"THROTTLE_RATES": {}})
+    assert told(path("x/", type("Api", (APIView,), {"throttle_classes": [throttle]}).as_view()))[0] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("USE_X_FORWARDED_HOST", True),
+        ("USE_X_FORWARDED_PORT", True),
+        ("SECURE_PROXY_SSL_HEADER", ("HTTP_X_FORWARDED_PROTO", "https")),
+    ],
+)
+def test_proxy_that_is_not_trusted_is_told_on_deploy(told, settings, redis_server, name, value):
+    store = {"STORE_URL": redis_server.url}
+    assert told(deploy=True, **store)[0] == []
+    setattr(settings, name, value)
+    assert told(**store)[0] == []
+    ids, text = told(deploy=True, **store)
+    assert ids == ["ratekit.W008"]
+    assert name in text
+    for hops in (0, 1, ["10.0.0.0/8"]):
+        assert told(deploy=True, TRUSTED_HOPS=hops, **store)[0] == []
+    settings.REST_FRAMEWORK = settings.REST_FRAMEWORK | {"NUM_PROXIES": 1}
+    assert told(deploy=True, **store)[0] == []
+
+
+def test_proxies_that_two_settings_number_differently_are_told_on_deploy(told, settings, redis_server):
+    settings.REST_FRAMEWORK = settings.REST_FRAMEWORK | {"NUM_PROXIES": 2}
+    ids, text = told(deploy=True, STORE_URL=redis_server.url, TRUSTED_HOPS=1)
+    assert ids == ["ratekit.W008"]
+    assert "NUM_PROXIES is 2" in text
+    assert told(deploy=True, STORE_URL=redis_server.url, TRUSTED_HOPS=2)[0] == []
 
 
 def test_memory_with_several_workers_is_told_on_deploy_only(told, monkeypatch, redis_server):

@@ -14,10 +14,10 @@ from django.core.management import CommandError, call_command
 from django.http import HttpResponse
 from django.urls import path
 
-from ratekit.fleet import get_fleet_mode
+from ratekit.admin.fleet_mode import get_fleet_mode
 from ratekit_django import rate_limit
 from ratekit_django.conf import conf
-from ratekit_django.declared import declared
+from ratekit_django.declared_limits import declared
 from support.servers import free_port
 
 TESTS = Path(__file__).parents[1]
@@ -73,6 +73,13 @@ def test_inspect_knows_the_limits_of_views_and_rules(client, url, most):
     assert (told["limits"][0]["max_requests"], told["limits"][0]["remaining"]) == (most, most - 1)
 
 
+def test_inspect_knows_the_limits_of_a_method(site, redis_server):
+    view = rate_limit(limits="3/min", by="ip", methods=["POST"])(lambda request: HttpResponse())
+    site(path("x/", view), STORE_URL=f"{redis_server.url}/2?socket_timeout=5").post("/x/")
+    told = json.loads(manage("inspect", "POST /x/", "ip:203.0.113.7", "--json"))
+    assert [(limit["name"], limit["remaining"]) for limit in told["limits"]] == [("post-60s", 2)]
+
+
 def test_reset_forgets_what_was_used(client):
     assert [client.get("/x/").status_code for _ in range(3)] == [200, 200, 429]
     manage("reset", *WHO)
@@ -111,7 +118,7 @@ def test_environment_is_left_as_it_was(client, monkeypatch):
 def from_shell(folder, *arguments, **ratekit):
     (folder / "shop_settings.py").write_text(f"from support.django_settings import *\nRATEKIT = {ratekit!r}\n")
     command = [sys.executable, "-m", "django", "ratekit", *arguments, "--settings", "shop_settings"]
-    environment = os.environ | {"PYTHONPATH": f"{folder}:{TESTS}"}
+    environment = os.environ | {"PYTHONPATH": f"{folder}:{TESTS}:{TESTS.parent}"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 

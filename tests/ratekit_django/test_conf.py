@@ -9,7 +9,7 @@ from django.urls import path
 
 from ratekit import ConfigurationError
 from ratekit_django import rate_limit
-from ratekit_django.caches import url_of_cache
+from ratekit_django.cache_url import url_of_cache
 from ratekit_django.conf import conf
 from support.servers import free_port
 
@@ -17,10 +17,10 @@ REDIS_CACHE = "django.core.cache.backends.redis.RedisCache"
 
 
 def test_conf_follows_override_settings():
-    with override_settings(RATEKIT={"PREFIX": "one", "ANONYMOUS": "ip"}):
-        assert (conf.prefix, conf.anonymous, conf.limiter().prefix) == ("one", "ip", "one")
+    with override_settings(RATEKIT={"PREFIX": "one", "ANONYMOUS": "refuse"}):
+        assert (conf.prefix, conf.anonymous, conf.limiter().prefix) == ("one", "refuse", "one")
         with override_settings(RATEKIT={"PREFIX": "two"}):
-            assert (conf.prefix, conf.anonymous, conf.limiter().prefix) == ("two", "pass", "two")
+            assert (conf.prefix, conf.anonymous, conf.limiter().prefix) == ("two", "ip", "two")
         assert conf.prefix == "one"
     assert conf.prefix == "ratelimit"
 
@@ -62,8 +62,8 @@ def test_store_is_that_of_the_environment_by_default(monkeypatch):
         ({"BODY": "no.such.function"}, "no.such.function"),
         ({"TEMPLATE": ""}, "TEMPLATE ''"),
         ({"TRUSTED_HOPS": -1}, "-1"),
-        ({"TRUSTED_HEADER": "X-Real-IP"}, "X-Real-IP"),
-        ({"RULES": {"x": "5/week"}}, "RULES['x']: rate '5/week'"),
+        ({"TRUSTED_HEADER": "X-Client-IP"}, "X-Client-IP"),
+        ({"RULES": {"x": "5/month"}}, "RULES['x']: rate '5/month'"),
         ({"RULES": {"x": {"limits": "5/s", "colour": "red"}}}, "colour"),
         ({"RULES": {"a b": "5/s"}}, "'a b'"),
         ({"RULES": {"x": None}}, "RULES['x']"),

@@ -21,10 +21,12 @@ from rest_framework.viewsets import ViewSet
 
 from ratekit import ConfigurationError, Limit
 from ratekit_django.drf import (
+    AnonRateLimitThrottle,
     RateLimitThrottle,
     ScopedRateLimitThrottle,
     UserRateLimitThrottle,
 )
+from support.listening import heard
 from support.servers import free_port
 
 
@@ -122,6 +124,130 @@ def test_scope_is_that_of_the_view(client):
     assert [api_client.get(url).status_code for url in ("/x/1/", "/y/1/", "/x/1/", "/z/1/")] == [200, 200, 429, 200]
 
 
+def test_scope_whose_rate_is_none_is_not_limited(client, keys):
+    """As in the settings that DRF itself has by default."""
+    throttles = (UserRateLimitThrottle, AnonRateLimitThrottle, ScopedRateLimitThrottle)
+    view = api(*throttles, throttle_scope="uploads")
+    assert statuses(client(view, rates={"user": None, "anon": None, "uploads": None})) == [200] * 3
+    assert keys() == []
+
+
+def test_view_may_lift_the_limit_of_a_scope(client):
+    view = api(UserRateLimitThrottle, throttle_rates={"user": None})
+    assert statuses(client(view, rates={"user": "1/min"})) == [200] * 3
+
+
+@pytest.mark.parametrize("throttle", [RateLimitThrottle, UserRateLimitThrottle, ScopedRateLimitThrottle])
+def test_scope_with_a_rate_of_its_own_is_counted_over_all_views(client, keys, throttle):
+    burst = type("Burst", (throttle,), {"rate": "2/min", "scope": "burst"})
+    views = [api(burst, throttle_scope="burst") for _ in range(2)]
+    assert [client(*views).get(url).status_code for url in ("/x/1/", "/y/1/", "/x/1/")] == [200, 200, 429]
+    assert keys() == ["ratelimit:burst:{ip:127.0.0.1}:60s"]
+
+
+def test_rates_of_the_class_stand_before_those_of_the_settings(client):
+    class Burst(UserRateLimitThrottle):
+        scope = "burst"
+        THROTTLE_RATES = {"burst": "1/min"}  # noqa: RUF012
+
+    assert statuses(client(api(Burst), rates={"burst": "9/min"}), 2) == [200, 429]
+    Burst.scope = "sustained"
+    assert statuses(client(api(Burst), rates={"sustained": "9/min"}), 1) == [500]
+
+
+def test_get_rate_of_a_subclass_says_the_rate(client):
+    class ByDay(RateLimitThrottle):
+        weekday = "1/min"
+
+        def get_rate(self):
+            return self.weekday
+
+    api_client = client(api(ByDay))
+    assert statuses(api_client, 2) == [200, 429]
+    ByDay.weekday = None
+    assert statuses(api_client, 2) == [200, 200]
+
+
+def test_throttle_without_rate_and_scope_is_an_error_and_no_gap(client):
+    assert statuses(client(api(RateLimitThrottle)), 1) == [500]
+
+
+class ByTenant(UserRateLimitThrottle):
+    """Written for DRF: who is limited is in the key, None is not limited, and staff is not."""
+
+    rate = "1/min"
+
+    def get_cache_key(self, request, view):
+        if "x-staff" in request.headers:
+            return None
+        if "x-tenant" not in request.headers:
+            return super().get_cache_key(request, view)
+        return self.cache_format % {"scope": self.scope, "ident": request.headers["x-tenant"]}
+
+
+def test_get_cache_key_of_a_subclass_says_who_is_limited(client, keys):
+    api_client = client(api(ByTenant), api(ByTenant))
+    assert statuses(api_client, 2, x_tenant="acme") == [200, 429]
+    assert statuses(api_client, 1, "/y/1/", x_tenant="acme") == [429]
+    assert statuses(api_client, 2, x_tenant="other") == [200, 429]
+    assert statuses(api_client, 3, x_staff="yes") == [200] * 3
+    assert statuses(api_client, 2, x_user="7") == [200, 429]
+    assert statuses(api_client, 2) == [200, 429]
+    subjects = ["ip:127.0.0.1", "throttle_user_acme", "throttle_user_other", "user:7"]
+    assert keys() == [f"ratelimit:user:{{{subject}}}:60s" for subject in subjects]
+
+
+def test_get_cache_key_of_a_subclass_without_scope_counts_over_all_views(client):
+    class Own(RateLimitThrottle):
+        rate = "2/min"
+
+        def get_cache_key(self, request, view):
+            return self.get_ident(request)
+
+    api_client = client(api(Own), api(Own))
+    assert [api_client.get(url).status_code for url in ("/x/1/", "/y/1/", "/x/1/")] == [200, 200, 429]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_get_cache_key_of_a_subclass_of_the_anonymous_throttle_alone_decides(client, known):
+    class Everybody(AnonRateLimitThrottle):
+        rate = "1/min"
+
+        def get_cache_key(self, request, view):
+            return super().get_cache_key(request, view) if known else "all"
+
+    api_client = client(api(Everybody))
+    assert statuses(api_client, 2, x_user="1") == ([200, 200] if known else [200, 429])
+
+
+@pytest.mark.parametrize("setting", ["REST_FRAMEWORK", "NINJA_NUM_PROXIES"])
+def test_number_of_proxies_of_the_framework_is_trusted(client, settings, setting):
+    api_client = client(api(RateLimitThrottle.of("1/min")))
+    assert statuses(api_client, 2, x_forwarded_for="192.0.2.1, 203.0.113.1") == [200, 429]
+    assert statuses(api_client, 1, x_forwarded_for="192.0.2.1, 203.0.113.2") == [429]
+    number = settings.REST_FRAMEWORK | {"NUM_PROXIES": 1} if setting == "REST_FRAMEWORK" else 1
+    setattr(settings, setting, number)
+    assert statuses(api_client, 2, x_forwarded_for="192.0.2.1, 203.0.113.2") == [200, 429]
+    assert statuses(api_client, 1, x_forwarded_for="192.0.2.9, 203.0.113.2") == [429]
+    settings.RATEKIT = {"TRUSTED_HOPS": 0}
+    assert statuses(api_client, 1, x_forwarded_for="203.0.113.3") == [429]
+
+
+def test_ident_is_the_address_of_the_peer_unless_proxies_are_trusted(settings, rf):
+    request = rf.get("/x/", headers={"x-forwarded-for": "192.0.2.1, 2001:db8::1"})
+    assert RateLimitThrottle().get_ident(request) == "127.0.0.1"
+    settings.RATEKIT = {"TRUSTED_HOPS": 1}
+    assert RateLimitThrottle().get_ident(request) == "2001:db8::/64"
+
+
+def test_refusal_is_logged_and_measured_under_the_throttle_that_refused(client):
+    view = api(UserRateLimitThrottle, RateLimitThrottle.of("1/min", by="ip"), AnonRateLimitThrottle)
+    api_client = client(view, rates={"user": "9/min", "anon": "5/day"})
+    with heard() as decisions:
+        assert statuses(api_client, 2) == [200, 429]
+    assert [(one.endpoint, one.policy) for one in decisions] == [("user", "user"), ("/x/<int:n>/", "/x/<int:n>/")]
+
+
 def test_view_has_a_rate_of_its_own_for_a_scope(client):
     view = api(UserRateLimitThrottle, throttle_rates={"user": "1/min"})
     assert statuses(client(view, rates={"user": "9/min"}), 2) == [200, 429]
@@ -186,9 +312,19 @@ def test_project_comes_from_what_drf_has_authenticated(client, keys):
 
 
 def test_request_that_names_nobody_usable_is_a_400(client):
-    answer = client(api(RateLimitThrottle.of("1/min", by=lambda request: 7))).get("/x/1/")
+    answer = client(api(RateLimitThrottle.of("1/min", by=lambda request: ""))).get("/x/1/")
     assert answer.status_code == 400
-    assert "7" in answer.json()["detail"]
+    assert "key function" in answer.json()["detail"]
+
+
+def test_subject_of_a_wrong_type_is_a_500(client):
+    assert client(api(RateLimitThrottle.of("1/min", by=lambda request: 1.5))).get("/x/1/").status_code == 500
+
+
+def test_throttle_whose_callable_answers_none_limits_nobody(client):
+    """Its default for anonymous users is not meant for what the project has found out itself."""
+    http = client(api(RateLimitThrottle.of("1/min", by=lambda request: None)))
+    assert [http.get("/x/1/").status_code for _ in range(2)] == [200, 200]
 
 
 def test_anonymous_request_is_refused_if_asked(client):
@@ -203,6 +339,19 @@ def test_outage_is_never_a_429_nor_a_500(client, on_outage, status):
     answers = [api_client.get("/x/1/") for _ in range(2)]
     assert [answer.status_code for answer in answers] == [status] * 2
     assert ("Retry-After" in answers[0]) is (status == 503)
+
+
+@pytest.mark.parametrize("with_middleware", [True, False])
+def test_outage_does_not_tell_clients_where_the_store_is(client, settings, with_middleware):
+    if not with_middleware:
+        settings.MIDDLEWARE = []
+    port = free_port()
+    view = api(RateLimitThrottle.of("1/min", on_outage="closed"))
+    answer = client(view, STORE_URL=f"redis://127.0.0.1:{port}").get("/x/1/")
+    assert answer.status_code == 503
+    assert answer.json() == {"detail": "The rate limit cannot be checked now: connection"}
+    assert str(port) not in f"{answer.content!r} {answer.headers!r}"
+    assert (answer["Retry-After"], answer["Cache-Control"]) == ("1", "no-store")
 
 
 def test_modes_are_followed(client, monkeypatch):
@@ -225,7 +374,7 @@ def test_viewset_and_exceptions_have_headers(settings):
     assert (answer.status_code, answer["RateLimit-Remaining"]) == (404, "1")
 
 
-@pytest.mark.parametrize("rate", ["5/week", "0/s", "many", 7, [], Limit(3, 60, algorithm="concurrency")], ids=str)
+@pytest.mark.parametrize("rate", ["5/month", "many", 7, [], Limit(3, 60, algorithm="concurrency")], ids=str)
 def test_rate_that_makes_no_sense_is_refused_when_the_class_is_made(rate):
     with pytest.raises(ConfigurationError):
         RateLimitThrottle.of(rate)

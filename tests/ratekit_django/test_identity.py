@@ -7,14 +7,14 @@ import json
 import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import AnonymousUser, User
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.http import HttpResponse
 from django.test import AsyncClient, Client
 from django.urls import path
 
-from ratekit.identity import first_of, header
+from ratekit.web.identity import first_of, form_field, header, passes
 from ratekit_django import rate_limit
-from ratekit_django.decisions import anonymous_passes
-from ratekit_django.steps import _need_a_thread
+from ratekit_django.decisions import _need_a_thread
 
 pytestmark = pytest.mark.usefixtures("ratekit_clock")
 
@@ -95,30 +95,44 @@ def test_project_on_the_request_counts_without_identify(rf, keys):
 
 def test_header_that_the_client_chooses_is_no_project(stack, keys):
     client = stack.limited(rate_limit(1, 60))
-    assert [get(client, x_org_id="1", x_project_id="2", x_tenant_id="3") for _ in range(3)] == [200] * 3
-    assert keys() == []
+    assert [get(client, x_org_id=name, x_project_id="2", x_tenant_id="3") for name in "123"] == [200, 429, 429]
+    assert "{ip:" in keys()[0]
 
 
-def test_anonymous_request_passes_and_is_counted_and_warned_of_once(stack, keys, caplog):
+def test_anonymous_request_is_limited_by_its_address_and_warned_of_once(stack, keys, caplog):
     client = stack.limited(rate_limit(1, 60), IDENTIFY=project_of)
+    assert [get(client) for _ in range(3)] == [200, 429, 429]
+    assert "{ip:" in keys()[0]
+    warnings = [record for record in caplog.records if record.name == "ratekit.web"]
+    assert len(warnings) == 1
+    assert "/x/ is limited by its address: it has no project" in warnings[0].getMessage()
+    assert passes == {}
+
+
+@pytest.mark.parametrize("where", ["limit", "setting"])
+def test_anonymous_request_passes_if_asked_and_is_counted_and_warned_of_once(stack, keys, caplog, where):
+    limit = rate_limit(1, 60, anonymous="pass") if where == "limit" else rate_limit(1, 60)
+    client = stack.limited(limit, IDENTIFY=project_of, **({"ANONYMOUS": "pass"} if where == "setting" else {}))
     assert [get(client) for _ in range(3)] == [200] * 3
     assert keys() == []
-    assert anonymous_passes == {"/x/": 3}
-    warnings = [record for record in caplog.records if record.name == "ratekit_django"]
+    assert passes == {"/x/": 3}
+    warnings = [record for record in caplog.records if record.name == "ratekit.web"]
     assert len(warnings) == 1
     assert "/x/" in warnings[0].getMessage()
 
 
-def test_anonymous_request_is_limited_by_its_address_if_asked(stack, keys):
+def test_anonymous_request_is_limited_by_its_address_without_a_word_if_asked(stack, keys, caplog):
     client = stack.limited(rate_limit(1, 60, anonymous="ip"), IDENTIFY=project_of)
     assert [get(client), get(client), get(client, x_project="1/2")] == [200, 429, 200]
     assert len(keys()) == 2
+    assert "ratekit_django" not in [record.name for record in caplog.records]
 
 
 def test_anonymous_request_is_refused_if_asked(stack, keys):
     client = stack.limited(rate_limit(1, 60, anonymous="refuse"), IDENTIFY=project_of)
     answer = client.get("/x/")
     assert (answer.status_code, answer["Content-Type"]) == (401, "application/problem+json")
+    assert "no project" in json.loads(answer.content)["detail"]
     assert get(client, x_project="1/2") == 200
 
 
@@ -158,15 +172,20 @@ def test_user_is_limited(stack, keys):
 
 
 @pytest.mark.usefixtures("users")
-@pytest.mark.parametrize(("anonymous", "answers"), [("pass", [200, 200]), ("ip", [200, 429]), ("refuse", [401, 401])])
+@pytest.mark.parametrize(
+    ("anonymous", "answers"),
+    [("pass", [200, 200]), ("ip", [200, 429]), (None, [200, 429]), ("refuse", [401, 401])],
+)
 def test_anonymous_user_is_not_limited_as_one_user(stack, anonymous, answers):
     client = stack.limited(rate_limit(1, 60, by="user", anonymous=anonymous))
     assert [get(client) for _ in range(2)] == answers
-    assert anonymous_passes == ({"/x/": 2} if anonymous == "pass" else {})
+    assert passes == ({"/x/": 2} if anonymous == "pass" else {})
 
 
 def test_user_without_authentication_is_anonymous(stack):
-    assert get(stack.limited(rate_limit(1, 60, by="user", anonymous="refuse"))) == 401
+    answer = stack.limited(rate_limit(1, 60, by="user", anonymous="refuse")).get("/x/")
+    assert answer.status_code == 401
+    assert "no user that it could be limited by" in json.loads(answer.content)["detail"]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -228,18 +247,32 @@ def test_callable_gets_the_request_of_django(stack, keys, is_async):
     assert keys() == ["ratelimit:/x/:{method:GET:x/}:60s"]
 
 
-@pytest.mark.parametrize("answer", ["", 7, b"x", ("a", "b")], ids=repr)
-def test_callable_that_names_nobody_is_a_400_and_no_shared_bucket(stack, keys, answer):
-    response = stack.limited(rate_limit(1, 60, by=lambda request: answer)).get("/x/")
+def test_callable_that_names_nobody_is_a_400_and_no_shared_bucket(stack, keys):
+    response = stack.limited(rate_limit(1, 60, by=lambda request: "")).get("/x/")
     assert response.status_code == 400
-    assert repr(answer) in json.loads(response.content)["detail"]
+    assert "key function" in json.loads(response.content)["detail"]
     assert keys() == []
 
 
-def test_callable_that_says_nobody_passes_and_is_reported(stack):
-    client = stack.limited(rate_limit(1, 60, by=lambda request: None))
+@pytest.mark.parametrize("answer", [b"hunter2", ("hunter2", "b"), 1.5, True], ids=repr)
+def test_callable_that_answers_a_wrong_type_is_a_500_that_names_the_type_only(stack, keys, answer, caplog):
+    response = stack.limited(rate_limit(1, 60, by=lambda request: answer)).get("/x/")
+    assert response.status_code == 500
+    assert f"the key function gave a value of the type {type(answer).__name__}" in caplog.text
+    assert "hunter2" not in response.content.decode() + caplog.text
+    assert keys() == []
+
+
+def test_callable_may_answer_an_integer(stack, keys):
+    get(stack.limited(rate_limit(1, 60, by=lambda request: 7)))
+    assert keys() == ["ratelimit:/x/:{7}:60s"]
+
+
+@pytest.mark.parametrize("anonymous", ["pass", "ip", "refuse"])
+def test_callable_that_says_nobody_passes_and_is_reported(stack, anonymous):
+    client = stack.limited(rate_limit(1, 60, by=lambda request: None, anonymous=anonymous))
     assert [get(client) for _ in range(2)] == [200, 200]
-    assert anonymous_passes == {"/x/": 2}
+    assert passes == {"/x/": 2}
 
 
 def test_forwarded_address_counts_only_from_trusted_proxies(stack, keys):
@@ -271,13 +304,16 @@ def test_field_of_a_json_body_is_who_is_limited_and_the_view_reads_it_too(stack)
     assert post(json.dumps({"pad": "x" * 70_000})).status_code == 413
 
 
-def test_field_of_a_form_is_who_is_limited_and_uploads_are_left_alone(stack):
-    from django.core.files.uploadedfile import SimpleUploadedFile
+def form_view(request):
+    return HttpResponse(request.FILES["file"].read() if request.FILES else request.POST["email"])
 
-    def answer(request):
-        return HttpResponse(request.FILES["file"].read() if request.FILES else request.POST["email"])
 
-    client = stack.client(path("x/", rate_limit(1, 60, by="form:email")(stack.view(answer))))
+def upload(client, email, size):
+    return client.post("/x/", {"email": email, "file": SimpleUploadedFile("a.txt", b"x" * size)})
+
+
+def test_field_of_a_form_is_who_is_limited_and_the_view_reads_it_too(stack):
+    client = stack.client(path("x/", rate_limit(1, 60, by="form:email")(stack.view(form_view))))
 
     def post(email):
         return client.post("/x/", f"email={email}", content_type="application/x-www-form-urlencoded")
@@ -285,5 +321,68 @@ def test_field_of_a_form_is_who_is_limited_and_uploads_are_left_alone(stack):
     answers = [post(name) for name in ("ada", "ada", "bob")]
     assert [answer.status_code for answer in answers] == [200, 429, 200]
     assert answers[0].content == b"ada"
-    upload = client.post("/x/", {"email": "eve", "file": SimpleUploadedFile("a.txt", b"x" * 100_000)})
-    assert upload.content == b"x" * 100_000
+
+
+def test_field_of_an_upload_is_who_is_limited_and_the_view_reads_the_file(stack):
+    client = stack.client(path("x/", rate_limit(1, 60, by="form:email")(stack.view(form_view))))
+    answers = [upload(client, name, 50_000) for name in ("ada", "ada", "bob")]
+    assert [answer.status_code for answer in answers] == [200, 429, 200]
+    assert answers[0].content == b"x" * 50_000
+
+
+def test_upload_beyond_the_bound_is_a_413_unless_the_bound_is_raised(stack):
+    for by, status in (("form:email", 413), (form_field("email", most_body=200_000), 200)):
+        client = stack.client(path("x/", rate_limit(9, 60, by=by)(stack.view(form_view))))
+        assert upload(client, "ada", 100_000).status_code == status
+
+
+def test_upload_that_django_has_parsed_already_is_read_whatever_its_size(stack, settings):
+    settings.MIDDLEWARE = [f"{__name__}.ParsingMiddleware", *settings.MIDDLEWARE]
+    client = stack.client(path("x/", rate_limit(1, 60, by="form:email")(stack.view(form_view))))
+    assert [upload(client, name, 100_000).status_code for name in ("ada", "ada", "bob")] == [200, 429, 200]
+
+
+class ParsingMiddleware:
+    """Looks into the form before the view does, like Django's protection against forged requests."""
+
+    sync_capable = async_capable = True
+
+    def __new__(cls, get_response):
+        from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+
+        async def awaited(request):
+            return await get_response(request) if request.POST else None
+
+        def waited(request):
+            return get_response(request) if request.POST else None
+
+        return markcoroutinefunction(awaited) if iscoroutinefunction(get_response) else waited
+
+
+def test_view_may_choose_its_upload_handlers_after_the_form_was_read(stack):
+    from django.core.files.uploadhandler import TemporaryFileUploadHandler
+
+    def view(request):
+        request.upload_handlers = [TemporaryFileUploadHandler(request)]
+        return form_view(request)
+
+    client = stack.client(path("x/", rate_limit(1, 60, by="form:email")(stack.view(view))))
+    assert upload(client, "ada", 100).content == b"x" * 100
+
+
+def test_form_of_another_method_is_read_too(stack):
+    """Django leaves it to the view, and Django REST framework reads it."""
+    client = stack.client(path("x/", rate_limit(1, 60, by="form:email")(stack.view())))
+    form = {"content_type": "application/x-www-form-urlencoded"}
+    assert [client.put("/x/", f"email={name}", **form).status_code for name in ("ada", "ada", "bob")] == [200, 429, 200]
+
+
+@pytest.mark.parametrize("email", ["ADA@example.org", " ada@example.org ", "\uff41da@example.org"])
+def test_spellings_of_an_email_are_one_subject(stack, email):
+    client = stack.client(path("x/", rate_limit(1, 60, by="form:email")(stack.view(form_view))))
+    assert [client.post("/x/", {"email": name}).status_code for name in ("ada@example.org", email)] == [200, 429]
+
+
+def test_more_parameters_than_django_reads_are_a_400(stack):
+    client = stack.client(path("x/", rate_limit(1, 60, by=first_of("query:a", "form:b"))(stack.view())))
+    assert client.post("/x/?" + "&".join(f"q{number}=1" for number in range(1500))).status_code == 400

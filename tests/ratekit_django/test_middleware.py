@@ -15,9 +15,9 @@ from django.urls import include, path
 from django.views.decorators.cache import cache_page
 
 from ratekit import ConfigurationError, Limit, Policy, RateLimiter
-from ratekit.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError
-from ratekit.events import on_decision
-from ratekit.fleet import set_fleet_mode
+from ratekit.admin.fleet_mode import set_fleet_mode
+from ratekit.core.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError
+from ratekit.core.events import on_decision
 from ratekit_django import (
     aapply_element_rate_limit,
     aapply_rate_limit,
@@ -69,7 +69,7 @@ def test_unlimited_answer_has_no_headers(stack):
 
 def test_headers_have_the_styles_of_the_settings(stack):
     response = stack.limited(rate_limit(5, 60, by="ip"), HEADERS=["draft-11", "x-ratelimit"]).get("/x/")
-    assert response["RateLimit"] == '"60s";r=4;t=60'
+    assert response["RateLimit"] == '"minute";r=4;t=60'
     assert response["X-RateLimit-Remaining"] == "4"
     assert "RateLimit-Limit" not in response
 
@@ -177,7 +177,7 @@ def test_weakest_mode_counts(stack, own, setting, status):
 
 def test_monitored_limit_tags_the_trace_with_its_endpoint(stack, monkeypatch):
     tagged = []
-    monkeypatch.setattr("ratekit.front.tag_over_limit", tagged.append)
+    monkeypatch.setattr("ratekit.web.decide.tag_over_limit", tagged.append)
     monitored = {"by": "ip", "mode": "monitor"}
     client = stack.limited(rate_limit(9, 60, **monitored), rate_limit(limits="1/h", endpoint="e", **monitored))
     assert [client.get("/x/").status_code for _ in range(2)] == [200, 200]
@@ -318,13 +318,13 @@ def test_limit_by_hand_counts_each_call_and_answers_none_where_nobody_is_named(s
     if stack.is_async_view:
 
         async def view(request):
-            seen.append(await aapply_rate_limit(request, max_requests=2, expiry=60))
+            seen.append(await aapply_rate_limit(request, max_requests=2, expiry=60, anonymous="pass"))
             while True:
                 seen.append(await aapply_rate_limit(request, max_requests=2, expiry=60, subject="me"))
     else:
 
         def view(request):
-            seen.append(apply_rate_limit(request, max_requests=2, expiry=60))
+            seen.append(apply_rate_limit(request, max_requests=2, expiry=60, anonymous="pass"))
             while True:
                 seen.append(apply_rate_limit(request, max_requests=2, expiry=60, subject="me"))
 
@@ -333,8 +333,8 @@ def test_limit_by_hand_counts_each_call_and_answers_none_where_nobody_is_named(s
 
 
 def test_wrong_settings_are_told_when_the_middleware_is_made(settings):
-    settings.RATEKIT = {"RULES": {"x": "5/week"}}
-    with pytest.raises(ConfigurationError, match="5/week"):
+    settings.RATEKIT = {"RULES": {"x": "5/month"}}
+    with pytest.raises(ConfigurationError, match="5/month"):
         RateLimitMiddleware(lambda request: HttpResponse())
 
 

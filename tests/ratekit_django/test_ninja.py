@@ -65,7 +65,7 @@ def test_throttle_limits_and_the_middleware_writes_the_headers(client, keys):
     assert [answer["RateLimit-Remaining"] for answer in answers] == ["1", "0", "0"]
     assert (answers[2]["Retry-After"], answers[2]["Cache-Control"]) == ("60", "no-store")
     assert answers[2].json() == {"detail": "Too many requests."}
-    assert keys() == ["ratelimit:GET%20/api/x/<n>:{ip:127.0.0.1}:60s"]
+    assert keys() == ["ratelimit:/api/x/<n>:{ip:127.0.0.1}:60s"]
 
 
 def test_throttle_limits_in_the_test_client_of_ninja():
@@ -145,12 +145,12 @@ def test_outage_is_never_a_429_nor_a_500(client, on_outage, status):
 
 
 def test_request_that_names_nobody_usable_is_a_400(client):
-    assert statuses(client(with_operation(RateLimitThrottle("1/min", by=lambda request: 7))), 1) == [400]
+    assert statuses(client(with_operation(RateLimitThrottle("1/min", by=lambda request: ""))), 1) == [400]
 
 
 def test_rate_that_makes_no_sense_is_refused_where_it_stands():
-    with pytest.raises(ConfigurationError, match="5/week"):
-        RateLimitThrottle("5/week")
+    with pytest.raises(ConfigurationError, match="5/month"):
+        RateLimitThrottle("5/month")
 
 
 def test_async_operation_is_limited_by_the_decorator_without_blocking(settings, redis_url, caplog):
@@ -198,7 +198,7 @@ def test_throttle_of_an_async_operation_takes_an_async_identity(settings, keys):
     settings.ROOT_URLCONF = (path("api/", made.urls),)
     settings.RATEKIT = {"IDENTIFY": _project}
     assert [async_to_sync(AsyncClient().get)("/api/x").status_code for _ in range(2)] == [200, 429]
-    assert keys() == ["ratelimit:GET%20/api/x:{acme}:60s"]
+    assert keys() == ["ratelimit:/api/x:{acme}:60s"]
 
 
 def test_300_requests_at_once_under_20_a_minute_admit_exactly_20(settings, redis_url):

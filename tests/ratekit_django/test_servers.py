@@ -28,7 +28,7 @@ COMMANDS = {
 def site(server: str, store: str, folder: Path):
     port = free_port()
     command = [sys.executable, "-W", "error::ResourceWarning", "-m", *(part.format(port=port) for part in COMMANDS[server])]
-    with serving(command, port, folder, STORE=store, PYTHONPATH=str(TESTS)) as url:
+    with serving(command, port, folder, STORE=store, PYTHONPATH=f"{TESTS}:{TESTS.parent}") as url:
         yield url
 
 

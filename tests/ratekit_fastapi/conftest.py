@@ -10,9 +10,8 @@ from fastapi import Depends, FastAPI
 from starlette.testclient import TestClient
 
 from ratekit.stores.memory import MemoryStore
-from ratekit.stores.redis_asyncio import AsyncRedisStore
+from ratekit.stores.redis.async_store import AsyncRedisStore
 from ratekit_fastapi import install
-from ratekit_fastapi.dependencies import anonymous_passes
 from ratekit_fastapi.settings import reset_default_settings
 from support.servers import Server
 from support.topologies import start_cluster
@@ -24,7 +23,6 @@ ADDRESS = "203.0.113.7"
 def store(ratekit_store: MemoryStore) -> Iterator[MemoryStore]:
     """The empty memory:// store, with nothing left of other tests."""
     reset_default_settings()
-    anonymous_passes.clear()
     yield ratekit_store
     reset_default_settings()
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, WebSocket
+from starlette.applications import Starlette
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Mount
 from starlette.testclient import TestClient, WebSocketDenialResponse
 
 from ratekit.testing import assert_admits
@@ -145,6 +148,82 @@ def test_mount_with_a_parameter_is_one_bucket(keys, ratekit_clock):
     assert len(keys()) == 1
 
 
+SPELLINGS = {
+    "/{tenant:int}": ["/1/x", "/01/x", "/001/x", "/2/x"],
+    "/1/{tenant:int}": ["/1/1/x", "/1/01/x"],
+    "/{price:float}": ["/1.5/x", "/1.50/x", "/01.5/x"],
+    "/{id:uuid}": ["/12345678-1234-1234-1234-123456789abc/x", "/12345678-1234-1234-1234-123456789ABC/x"],
+    "/v{major}-{minor}": ["/v1-2/x", "/v3-4/x"],
+    "/{rest:path}/in": ["/a/in/x", "/a/b/in/x", "/c/in/x"],
+}
+
+
+@pytest.mark.parametrize("mount", SPELLINGS)
+def test_typed_mount_is_one_endpoint_whatever_the_spelling(mount, keys, ratekit_clock):
+    client = TestClient(mounted(mount, inner_limiter=PathRateLimiter(1, 60, by="ip")))
+    answers = [client.get(path).status_code for path in SPELLINGS[mount]]
+    assert answers == [200] + [429] * (len(answers) - 1)
+    assert len(keys()) == 1
+
+
+def test_mount_whose_parameter_has_the_name_of_a_route_s_is_one_endpoint(keys, ratekit_clock):
+    inner = FastAPI()
+
+    @inner.get("/items/{id}", dependencies=[Depends(PathRateLimiter(2, 60))])
+    def item(id: int):  # noqa: A002
+        return id
+
+    app = installed()
+    app.mount("/{id}", inner)
+    client = TestClient(app)
+    assert [client.get(f"/{shop}/items/7").status_code for shop in ("a", "b", "c")] == [200, 200, 429]
+    assert keys() == ["ratelimit:/%7Bid%7D/items/%7Bid%7D:{*/%7Bid%7D/items/%7Bid%7D}:60s"]
+
+
+class PassOn:
+    """A middleware around an application, which hides its routes."""
+
+    def __init__(self, app) -> None:
+        self._hidden = app
+
+    async def __call__(self, scope, receive, send) -> None:
+        await self._hidden(scope, receive, send)
+
+
+@pytest.mark.parametrize("around", [lambda app: app, PassOn, CORSMiddleware], ids=["plain", "hidden", "middleware"])
+def test_mounts_in_mounts_are_one_endpoint(around, keys, ratekit_clock):
+    inner = FastAPI()
+    inner.get("/x/{n}", dependencies=[Depends(PathRateLimiter(2, 60))])(nothing)
+    middle = FastAPI()
+    middle.mount("/m/{b:int}", around(inner))
+    app = installed()
+    app.mount("/{a:int}", around(middle))
+    client = TestClient(app)
+    paths = ["/1/m/2/x/3", "/01/m/2/x/4", "/1/m/02/x/5", "/9/m/9/x/6"]
+    assert [client.get(path).status_code for path in paths] == [200, 200, 429, 429]
+    assert len(keys()) == 1
+    assert all(name in keys()[0] for name in ("%7Ba%7D", "%7Bb%7D", "%7Bn%7D"))
+
+
+def test_mount_behind_a_host_is_one_endpoint(keys, ratekit_clock):
+    inner = FastAPI()
+    inner.get("/x", dependencies=[Depends(PathRateLimiter(2, 60))])(nothing)
+    shop = Starlette(routes=[Mount("/{n:int}", inner)])
+    app = installed()
+    app.host("{shop}.example.org", shop)
+    client = TestClient(app, base_url="http://a.example.org")
+    assert [client.get(path).status_code for path in ("/1/x", "/01/x", "/001/x")] == [200, 200, 429]
+    assert keys() == ["ratelimit:/%7Bn%7D/x:{*/%7Bn%7D/x}:60s"]
+
+
+def test_typed_mount_behind_a_root_path_is_the_same_endpoint(keys, ratekit_clock):
+    app = mounted("/{tenant:int}")
+    paths = [("/1/x", ""), ("/behind/01/x", "/behind"), ("/behind/2/x", "/behind")]
+    answers = [TestClient(app, root_path=root).get(path).status_code for path, root in paths]
+    assert answers == [200, 200, 429]
+    assert len(keys()) == 1
+
+
 def test_mounted_app_that_is_installed_has_its_own_settings(store, ratekit_clock):
     inner = installed(prefix="inner")
     inner.get("/x", dependencies=[Depends(PathRateLimiter(1, 60))])(nothing)
@@ -197,7 +276,7 @@ def test_websocket_is_refused_by_a_429_before_it_is_accepted(keys, ratekit_clock
     assert answer.headers["Retry-After"] == "60"
     assert answer.headers["RateLimit-Remaining"] == "0"
     assert answer.headers["Content-Type"] == "application/problem+json"
-    assert answer.json()["violated-policies"] == ["60s"]
+    assert answer.json()["violated-policies"] == ["minute"]
     assert keys() == ["ratelimit:/ws/%7Broom%7D:{*/ws/%7Broom%7D}:60s"]
 
 

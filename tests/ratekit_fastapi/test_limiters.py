@@ -7,8 +7,8 @@ from fastapi import Depends, FastAPI, Request
 from starlette.testclient import TestClient
 
 from ratekit import Limit, Policy
-from ratekit.identity import cookie, first_of, header, query
 from ratekit.testing import assert_admits
+from ratekit.web.identity import cookie, first_of, header, query
 from ratekit_fastapi import PathRateLimiter, ProjectRateLimiter, install
 
 

@@ -9,8 +9,8 @@ from fastapi import Depends, FastAPI
 from starlette.testclient import TestClient
 
 from ratekit import ConfigurationError, RateLimitMode
-from ratekit.fleet import set_fleet_mode
-from ratekit.modes import mode_sources
+from ratekit.admin.fleet_mode import set_fleet_mode
+from ratekit.core.modes import mode_sources
 from ratekit.testing import assert_admits
 from ratekit_fastapi import PathRateLimiter, ProjectRateLimiter, install
 
@@ -110,7 +110,7 @@ def test_monitor_of_one_limiter_beside_a_refusal_of_the_other_answers_for_the_ot
     answer = client.get("/x")
     assert answer.status_code == 429
     assert answer.headers["Retry-After"] == "3600"
-    assert answer.json()["violated-policies"] == ["3600s"]
+    assert answer.json()["violated-policies"] == ["hour"]
 
 
 def test_unknown_mode_while_running_leaves_the_last_one_in_force(limited, monkeypatch, caplog, ratekit_clock):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import threading
 import time
@@ -16,7 +14,8 @@ import pytest
 import websockets.exceptions
 import websockets.sync.client
 
-from support.servers import free_port, server_of
+from support.fetching import fetch
+from support.servers import free_port, server_of, serving
 
 APP = """
 import os
@@ -92,29 +91,9 @@ def uvicorn(folder: Path, store: str, *options: str, **environment: str):
     (folder / "served.py").write_text(APP)
     port = free_port()
     command = [sys.executable, "-W", "error::ResourceWarning", "-m", "uvicorn", "served:app", "--port", str(port), *options]
-    variables = os.environ | {"STORE": store} | environment
-    log = folder / "log"
-    with log.open("w") as output:
-        process = subprocess.Popen(command, cwd=folder, env=variables, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            _wait_until_up(f"http://127.0.0.1:{port}/up", process, log)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait(20)
-    assert "Traceback" not in log.read_text()
-
-
-def _wait_until_up(url: str, process: subprocess.Popen, log: Path) -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            if httpx2.get(url).status_code == 200:
-                return
-        except httpx2.TransportError:
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
+    with serving(command, port, folder, STORE=store, **environment) as url:
+        assert fetch(f"{url}/up").status_code == 200
+        yield url
 
 
 def url_of(store: str) -> str:
@@ -148,7 +127,7 @@ def test_server_admits_exactly_the_maximum_and_says_so(client):
 def test_server_streams_with_headers(client):
     answer = client.get("/stream")
     assert answer.text.count("\n") == 50
-    assert answer.headers["RateLimit"].startswith('"600s";r=4;t=')
+    assert answer.headers["RateLimit"].startswith('"10 minutes";r=4;t=')
 
 
 def test_server_writes_headers_on_an_error(client):

@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 
 from ratekit import AsyncRateLimiter, Limit
 from ratekit.testing import assert_admits
+from ratekit.web.identity import passes
 from ratekit_fastapi import PathRateLimiter, ProjectRateLimiter, install
-from ratekit_fastapi.dependencies import anonymous_passes
 
 
 class RegionLimiter(ProjectRateLimiter):
@@ -121,7 +121,7 @@ def test_key_of_none_means_not_limited_here(limited, keys, ratekit_clock):
     assert [answer.status_code for answer in answers] == [200, 200, 200]
     assert not any("RateLimit-Limit" in answer.headers for answer in answers)
     assert keys() == []
-    assert anonymous_passes == {}, "not limiting a known project is a choice, not an accident"
+    assert passes == {}, "not limiting a known project is a choice, not an accident"
     assert_admits(lambda: client.get("/x"), exactly=1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ratekit import events
+from ratekit.core import events
 
 
 @contextmanager

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 import socket
 import subprocess
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any, Self
 
 import redis
 
-from support.servers import Server, start_server, stop_server, wheel_server
+from support.servers import Server, start_server, stop_server, wait_until, wheel_server
 
 _BUS = 10_000  # what a node adds to its port, to talk to the others
 
@@ -120,19 +118,6 @@ def _knows_all(sentinel: Server, sentinels: int) -> bool:
     with sentinel.client(decode_responses=True) as client:
         state = client.execute_command("SENTINEL", "MASTER", "limits")
     return int(state["num-slaves"]) == 1 and int(state["num-other-sentinels"]) == sentinels - 1
-
-
-def wait_until(is_so: Callable[[], Any], otherwise: str, seconds: float = 30) -> float:
-    """Return when something is so, by the monotonic clock; fail if it is not in time."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            if is_so():
-                return time.monotonic()
-        except redis.RedisError:
-            pass
-        assert time.monotonic() < deadline, otherwise
-        time.sleep(0.01)
 
 
 def _cli(*words: str) -> None:

@@ -11,13 +11,14 @@ from typing import Any, TextIO, cast
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from ratekit.errors import ConfigurationError, MissingExtraError
+from ratekit.core.errors import ConfigurationError, MissingExtraError
 from ratekit.stores import URL_VARIABLE
+from ratekit.web.methods import split_method
 from ratekit_django.conf import conf
-from ratekit_django.declared import declared
+from ratekit_django.declared_limits import declared
 
 _ASKING = ("check", "explain", "inspect")
-_RULES = ["--rules", "ratekit_django.declared:declared"]
+_RULES = ["--rules", "ratekit_django.declared_limits:declared"]
 
 
 class Command(BaseCommand):
@@ -78,4 +79,12 @@ def _with_limits(arguments: list[str]) -> list[str]:
     told = {"--limit", "--rules"} & {argument.partition("=")[0] for argument in arguments}
     if not arguments or arguments[0] not in _ASKING or told:
         return arguments
-    return arguments + (_RULES if any(declared.find("GET", argument) for argument in arguments[1:]) else [])
+    return arguments + (_RULES if any(map(_is_declared, arguments[1:])) else [])
+
+
+def _is_declared(argument: str) -> bool:
+    try:
+        method, endpoint = split_method(argument, "the endpoint")
+    except ConfigurationError:
+        return False  # an argument of another kind
+    return declared.find(method or "GET", endpoint) is not None

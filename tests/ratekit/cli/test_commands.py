@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from ratekit import Limit, Policy, RateLimiter
-from ratekit.fleet import get_fleet_mode
-from ratekit.overrides import get_rate_limit_override
+from ratekit.admin.fleet_mode import get_fleet_mode
+from ratekit.overrides import (
+    clear_rate_limit_overrides,
+    get_rate_limit_override,
+    list_rate_limit_overrides,
+    set_rate_limit_override,
+)
 
 LIMITS = ["--limit", "3/min", "--limit", "hour=100/h@sliding_window_log", "--limit", "1/min shadow"]
 POLICY = Policy(
@@ -21,7 +29,9 @@ def limiter(url):
 
 
 def test_check_spends_and_says_so(ratekit, limiter):
-    assert ratekit("check", "/x", "u", *LIMITS, "--cost", "2").out == "allowed: u on /x, within limit '60s': 2 of 3 used\n"
+    assert (
+        ratekit("check", "/x", "u", *LIMITS, "--cost", "2").out == "allowed: u on /x, within limit 'minute': 2 of 3 used\n"
+    )
     assert limiter.peek(POLICY, "u").request_count == 2
     told = ratekit("check", "/x", "u", *LIMITS, "--cost", "2", "--json")
     assert (told.code, told.json["allowed"], told.json["remaining"]) == (1, False, 0)
@@ -37,7 +47,7 @@ def test_inspect_shows_the_state_and_spends_nothing(ratekit, limiter):
         assert [limit["used"] for limit in told["limits"]] == [1, 1, 1]
         assert (told["max_requests"], told["override"]["set_by"]) == (9, "ada")
     lines = ratekit("inspect", "/x", "u", *LIMITS).out.splitlines()
-    assert lines[0].startswith("limit     60s (3/60s fixed_window): 1 of 9 by override used, 8 left")
+    assert lines[0].startswith("limit     60s (3/min): 1 of 9 by override used, 8 left")
     assert lines[3] == "override  max_requests 9, by ada"
 
 
@@ -50,14 +60,20 @@ def test_inspect_finds_counters_without_a_limit(ratekit, limiter):
         ("60s-shadow", "fixed_window", True),
         ("hour", "sliding_window_log", False),
     ]
-    assert "LIMIT       ALGORITHM           SHADOW  EXPIRES IN" in ratekit("inspect", "/x", "u").out
+    assert [(item["used"], item["is_exact"]) for item in told["counters"]] == [(1, True), (1, True), (1, False)]
+    lines = ratekit("inspect", "/x", "u").out.splitlines()
+    assert lines[0] == "LIMIT       ALGORITHM           SHADOW  USED       RESETS IN  EXPIRES IN"
+    assert [" ".join(line.split()[:4]) for line in lines[1:4]] == [
+        "60s fixed_window - 1", "60s-shadow fixed_window yes 1", "hour sliding_window_log - at"
+    ]  # fmt: skip
+    assert "at most 1" in lines[3]
 
 
 @pytest.mark.parametrize("limits", [LIMITS, []], ids=["known", "found"])
 def test_reset_forgets_what_was_used(limits, ratekit, limiter):
     limiter.charge(POLICY, "u", cost=5)
     limiter.check(POLICY, "v")
-    assert ratekit("reset", "/x", "u", *limits).out.startswith("forgotten: 3 counter(s) of u on /x") or not limits
+    assert ratekit("reset", "/x", "u", *limits).out.startswith("deleted: 3 counter(s) of u on /x") or not limits
     assert limiter.peek(POLICY, "u").request_count == 0
     assert limiter.peek(POLICY, "v").request_count == 1
 
@@ -75,6 +91,17 @@ def test_limits_come_from_the_application(ratekit, tmp_path, monkeypatch):
         ratekit("check", "/y", "u", "--rules", "shop_limits:ONE", "--store", "memory://cli", "--json").json["remaining"] == 3
     )
     assert "no limits for '/z'" in ratekit("check", "/z", "u", "--rules", "shop_limits:RULES", "--store", "memory://cli").err
+
+
+def test_limits_of_a_method_are_asked_for_by_it(ratekit, tmp_path, monkeypatch):
+    (tmp_path / "method_limits.py").write_text("RULES = {'POST /login': '5/min', '/login': '9/min'}\n")
+    monkeypatch.chdir(tmp_path)
+    asked = {
+        endpoint: ["explain", endpoint, "u", "--rules", "method_limits:RULES"] for endpoint in ("POST /login", "/login")
+    }
+    told = {endpoint: ratekit(*words, "--store", "memory://cli", "--json").json for endpoint, words in asked.items()}
+    assert {answer["endpoint"] for answer in told.values()} == {"/login"}
+    assert [answer["limits"][0]["name"] for answer in told.values()] == ["post-60s", "60s"]
 
 
 def test_memory_is_said_to_be_empty(ratekit):
@@ -160,3 +187,109 @@ def test_explain_says_what_the_store_knows_without_a_limit(ratekit, limiter):
     told = ratekit("explain", "/x", "u", "--json").json
     assert (len(told["counters"]), told["override"], told["fleet_mode"]) == (3, None, None)
     assert "give --limit or --rules" in ratekit("explain", "/x", "u").out
+
+
+RULES = "RULES = {'/items/{id}': '2/min; hour=9/h', 'POST /login': '5/min'}\n"
+
+
+@pytest.fixture
+def rules(tmp_path, monkeypatch):
+    (tmp_path / "override_rules.py").write_text(RULES)
+    monkeypatch.chdir(tmp_path)
+    return ["--rules", "override_rules:RULES"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["/items/7", "u"], "endpoint '/items/7' is counted as '/items/{id}'"),
+        (["/other", "u"], "endpoint '/other' has no limits in --rules"),
+        (["/items/{id}", "u", "--limit", "day"], "limit 'day' is not one of 60s, hour"),
+        (["/items/{id}", "user:*"], "subject 'user:*' has a wildcard, and overrides have none"),
+    ],
+)
+def test_override_that_would_match_nothing_is_refused_unless_it_is_forced(words, said, rules, ratekit, limiter):
+    refused = ratekit("overrides", "set", *words, "--max-requests", "1", *rules)
+    assert (refused.code, refused.out, refused.err.count("\n")) == (2, "", 1)
+    assert said in refused.err
+    assert "--force" in refused.err
+    assert ratekit("overrides", "list", "--json").json["overrides"] == []
+    forced = ratekit("overrides", "set", *words, "--max-requests", "1", *rules, "--force")
+    assert forced.code == 0
+    assert f"ratekit: warning: {said}" in forced.err
+    assert len(ratekit("overrides", "list", "--json").json["overrides"]) == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["/items/{id}", "u"], ["/items/{id}", "u", "--limit", "hour"], ["/items/{id}", "*/items/{id}"], ["/login", "u"]],
+    ids=" ".join,
+)
+def test_override_that_the_rules_have_is_written_without_a_warning(words, rules, ratekit, limiter):
+    ended = ratekit("overrides", "set", *words, "--max-requests", "1", *rules)
+    assert (ended.code, ended.err) == (0, "")
+
+
+def test_overrides_are_copied_by_export_and_import(ratekit, limiter, tmp_path):
+    set_rate_limit_override(limiter, endpoint="/a", org_id="x:y", project_id=2, max_requests=5, note="é", set_by="ada")
+    set_rate_limit_override(limiter, endpoint="/a", org_id="x:y", project_id=2, limit="hour", expiry=2.5, note="é")
+    set_rate_limit_override(limiter, endpoint="/b", subject="u", unlimited=True, override_ttl=3600)
+    set_rate_limit_override(limiter, endpoint="/" + "b" * 300, subject="u", max_requests=0)
+    before = {(one.endpoint, one.subject): one for one in list_rate_limit_overrides(limiter)}
+    file = tmp_path / "overrides.jsonl"
+    exported = ratekit("overrides", "export")
+    assert (exported.code, exported.err, exported.out.count("\n")) == (0, "", 3)
+    file.write_text(exported.out)
+    clear_rate_limit_overrides(limiter)
+    set_rate_limit_override(limiter, endpoint="/b", subject="u", max_requests=7, limit="day")
+    set_rate_limit_override(limiter, endpoint="/c", subject="u", max_requests=7)
+    assert ratekit("overrides", "import", str(file)).out == "imported: 3\n"
+    after = {(one.endpoint, one.subject): one for one in list_rate_limit_overrides(limiter)}
+    assert after.pop(("/c", "u")).max_requests == 7
+    assert 3590 < after["/b", "u"].expires_in <= 3600
+    assert [replace(one, expires_in=None) for one in after.values()] == [
+        replace(before[name], expires_in=None) for name in after
+    ]
+    assert set(after) == set(before)
+
+
+def test_import_reads_the_standard_input_and_leaves_out_what_has_ended(url, piped):
+    lines = [
+        {"endpoint": "/a", "subject": "u", "max_requests": 1},
+        {"endpoint": "/b", "subject": "u", "burst": 2, "expires_at": 5},
+    ]
+    text = "\n".join(map(json.dumps, lines)) + "\n\n"
+    ended = piped("overrides", "import", "--json", input=text, stdin=None)
+    assert (ended.code, ended.json) == (0, {"imported": 1, "ended": 1})
+    assert [one["endpoint"] for one in piped("overrides", "list", "--json").json["overrides"]] == ["/a"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("nonsense", "'nonsense' is not JSON"),
+        ("[]", "line [] is not a JSON object"),
+        ('{"max_requests": 5}', "endpoint and subject are missing"),
+        ('{"endpoint": "/a", "subject": "u", "max_requests": -1}', "max_requests -1"),
+        ('{"endpoint": "/a", "subject": "u", "max_request": 1}', "field 'max_request' is unknown"),
+        ('{"endpoint": "/a", "subject": 5, "max_requests": 1}', "subject 5 is not a text"),
+        ('{"endpoint": "/a", "subject": "u", "max_requests": 1, "set_at": "x"}', "set_at 'x' is not a number"),
+        ('{"endpoint": "/a", "subject": "u", "limits": {"hour": {"max": 1}}}', "field 'max' of limit 'hour' is unknown"),
+        ('{"endpoint": "/a", "subject": "u", "limits": {"hour": 5}}', "limit 'hour' 5 is not a JSON object"),
+    ],
+)
+def test_import_with_a_wrong_line_names_it_and_writes_nothing(line, said, ratekit, limiter, tmp_path):
+    file = tmp_path / "overrides.jsonl"
+    file.write_text('{"endpoint": "/a", "subject": "u", "max_requests": 1}\n' + line + "\n")
+    ended = ratekit("overrides", "import", str(file))
+    assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
+    assert f"line 2 of {file} is not an override: {said}" in ended.err
+    assert len(list_rate_limit_overrides(limiter)) == 0
+
+
+def test_unreadable_override_is_not_exported_and_is_named(ratekit, limiter, redis_server):
+    with redis_server.client() as client:
+        client.hset("ratelimit_override:/a:{u}", "max_requests", "many")
+    ended = ratekit("overrides", "export")
+    assert (ended.code, ended.out) == (0, "")
+    assert ended.err == "ratekit: warning: the override of u on /a is unreadable, and is not exported\n"

@@ -25,10 +25,18 @@ def all_commands() -> list[list[str]]:
 def test_every_command_has_help_with_an_example(words, ratekit):
     ended = ratekit(*words, "--help")
     assert ended.code == 0
-    assert "Usage: ratekit" in ended.out
-    if words != ["overrides", "get"] and words != ["overrides", "delete"]:
-        assert f"ratekit {' '.join(words)}".rstrip() in ended.out.split("Example", 1)[1]
+    usage, text = ended.out.split("\n", 1)
+    assert usage.startswith("Usage: ratekit")
+    assert f"ratekit {' '.join(words)}".rstrip() in text
     assert ended.err == ""
+
+
+@pytest.mark.parametrize("words", [[], ["overrides"]], ids=["ratekit", "overrides"])
+def test_program_without_a_command_prints_its_whole_help(words, ratekit):
+    ended = ratekit(*words)
+    assert (ended.code, ended.err) == (2, "")
+    assert ended.out == ratekit(*words, "--help").out
+    assert ended.out.count("\n") > 10
 
 
 def test_commands_are_those_of_the_table():
@@ -47,10 +55,14 @@ BAD = {
     "'7 parsecs'": ["overrides", "set", "/x", "u", "--expiry", "7 parsecs"],
     "'many'": ["overrides", "set", "/x", "u", "--max-requests", "many"],
     r"endpoint '/a\x1b[2J'": ["overrides", "set", "/a\x1b[2J", "u", "--max-requests", "1"],
-    "says nothing": ["overrides", "set", "/x", "u"],
-    "do not say who": ["overrides", "set", "/x", "--org", "1", "--max-requests", "1"],
+    "give --max-requests, --expiry, --burst or --unlimited": ["overrides", "set", "/x", "u"],
+    "give SUBJECT, or --org and --project": ["overrides", "set", "/x", "--org", "1", "--max-requests", "1"],
+    "whose override it is": ["overrides", "get", "/x", "u", "--org", "1"],
+    "subject 'user:*' has a wildcard": ["overrides", "set", "/x", "user:*", "--max-requests", "1"],
+    "project '*' has a wildcard": ["overrides", "set", "/x", "--org", "1", "--project", "*", "--max-requests", "1"],
+    "'no-such-file'": ["overrides", "import", "no-such-file"],
     "'audit'": ["mode", "audit"],
-    "'5/week'": ["check", "/x", "u", "--limit", "5/week"],
+    "'5/month'": ["check", "/x", "u", "--limit", "5/month"],
     "algorithm 'gcra'": ["check", "/x", "u", "--limit", "5/s@gcra"],
     "give --limit or --rules": ["check", "/x", "u"],
     "give one of them": ["check", "/x", "u", "--limit", "1/s", "--rules", "a:b"],
@@ -105,6 +117,16 @@ def test_store_that_is_away_is_one_sentence_and_exit_code_3(words, ratekit):
     assert ended.err.startswith("ratekit: ")
     assert ended.err.count("\n") == 1
     assert "secret" not in ended.err
+
+
+@pytest.mark.parametrize("words", [["mode"], ["check", "/x", "u", "--limit", "1/s"], ["doctor"]], ids=" ".join)
+def test_sentinel_that_is_away_is_one_short_sentence_without_objects(words, ratekit):
+    ended = ratekit(*words, "--store", f"redis+sentinel://127.0.0.1:{free_port()}/mymaster")
+    assert (ended.code, ended.out, ended.err.count("\n")) == (3, "", 1)
+    assert ended.err.startswith("ratekit: the store does not answer: connection: ")
+    assert "'mymaster'" in ended.err
+    assert "<" not in ended.err
+    assert len(ended.err) < 200
 
 
 def test_process_in_pipes_has_no_colours_no_traceback_and_its_exit_code(url, piped):

@@ -9,7 +9,7 @@ import json
 import pytest
 
 from ratekit import Limit, Policy, RateLimiter, RateLimitMode
-from ratekit.protocol import encode
+from ratekit.core.protocol import encode
 from ratekit.report import Reporter
 from support.servers import free_port
 
@@ -83,14 +83,14 @@ def test_report_in_a_pipe_has_no_colours_and_a_subject_cannot_talk_to_a_terminal
 
 
 def test_report_that_nobody_keeps_says_how_to(ratekit, url):
-    assert ratekit("report").out == "nothing is known: the application keeps the report after ratekit.report.install()\n"
+    assert ratekit("report").out == "the report is empty: the application records it after ratekit.report.install()\n"
     assert ratekit("report", "--json").json == {"limits": []}
     assert ratekit("report", "--csv").out.count("\n") == 1
 
 
 @pytest.mark.usefixtures("reported")
 def test_report_is_cleared(ratekit):
-    assert ratekit("report", "/search", "--clear").out == "forgotten: 1\n"
+    assert ratekit("report", "/search", "--clear").out == "deleted: 1 limit(s)\n"
     assert [limit["endpoint"] for limit in ratekit("report", "--json").json["limits"]] == ["/login"]
 
 

@@ -1,0 +1,103 @@
+"""The names of limits that count apart on one endpoint: by the method that is declared, and by what a request costs.
+
+    60s                       every method; in FastAPI, where each operation has its own counter, GET
+    post-60s                  POST
+    get-post-60s              an operation, a rule or a view that is declared for both
+    options-60s               OPTIONS, where no method is declared
+    cost-50-60s               a limiter with cost=50
+    post-cost-elements-60s    POST, by a limiter with cost=elements
+
+A name is made of its own declaration alone: no other route changes it, and no restart does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import lru_cache, partial
+from types import CodeType
+from typing import Any
+
+from ratekit.core.limits import Limit, Policy
+
+OPTIONS = "options"  # the qualifier of a preflight, where no method is declared
+_SIMPLE = (int, float, str, bytes, bool, type(None))
+
+
+@lru_cache(maxsize=1024)
+def qualified(policy: Policy, qualifier: str) -> Policy:
+    """Return a policy whose limits have a qualifier before their names, and so counters of their own."""
+    if not qualifier:
+        return policy
+    return Policy(policy.name, [replace(limit, name=f"{qualifier}-{limit.name}") for limit in policy.limits])
+
+
+@lru_cache(maxsize=1024)
+def _with_cost(policy: Policy, qualifier: str) -> Policy:
+    limits = [limit if _has_own_name(limit) else replace(limit, name=f"{qualifier}-{limit.name}") for limit in policy.limits]
+    return Policy(policy.name, limits)
+
+
+def with_cost(policy: Policy, cost: int | Callable[[Any], Any]) -> Policy:
+    """Return the policy of a limiter with a cost of its own: requests and units are never counted in one counter.
+
+    A limit that has a name keeps it, so that limiters of different costs can share a budget. A cost of 0 only looks, and a
+    slot costs 1.
+    """
+    if cost in (0, 1) or policy.has_slots:
+        return policy
+    return _with_cost(policy, f"cost-{cost if isinstance(cost, int) else _callable_name(cost)}")
+
+
+def by_methods(methods: Iterable[str]) -> str:
+    """Return the qualifier of the methods that a rule or a view is declared for. HEAD counts as GET."""
+    names = {method.lower() for method in methods}
+    return "-".join(sorted(names - {"head"} if "get" in names else names))
+
+
+def by_operation(methods: Iterable[str]) -> str:
+    """Return the qualifier of an operation, which is declared for some methods in any case: GET goes without saying."""
+    qualifier = by_methods("GET" if method.upper() == "HEAD" else method for method in methods)
+    return "" if qualifier == "get" else qualifier
+
+
+def _has_own_name(limit: Limit) -> bool:
+    return limit.name != replace(limit, name="").name
+
+
+def _callable_name(function: Callable[..., Any]) -> str:
+    """Return the name of a callable; of a lambda, an inner function and a partial also a digest of what it is made of."""
+    if isinstance(function, partial):
+        return f"{_callable_name(function.func)}-{_digest((function.args, tuple(sorted(function.keywords.items()))))}"
+    name: str = getattr(function, "__qualname__", type(function).__qualname__)
+    own = re.sub(r"[^a-z0-9._]+", "", name.rpartition("<locals>.")[2].lower()).lstrip("._") or "callable"
+    code = getattr(function, "__code__", None)
+    if code is None or "<" not in name:
+        return own
+    return f"{own}-{_digest((code, _closure(function), getattr(function, '__defaults__', None)))}"
+
+
+def _closure(function: Any) -> tuple[Any, ...]:
+    """Return the values that an inner function has from the one around it."""
+    try:
+        return tuple(cell.cell_contents for cell in getattr(function, "__closure__", None) or ())
+    except ValueError:  # one of them has no value yet
+        return ()
+
+
+def _digest(parts: tuple[Any, ...]) -> str:
+    import hashlib  # imported late: few costs are lambdas, and the import of ratekit is faster without it
+
+    return hashlib.sha256(_described(parts).encode()).hexdigest()[:6]
+
+
+def _described(value: Any) -> str:
+    """Describe a value, the same in every process: no address, and no order that depends on hashes."""
+    if isinstance(value, CodeType):
+        return f"{value.co_code.hex()}{_described(value.co_consts)}{value.co_names}"
+    if isinstance(value, tuple):
+        return f"({','.join(map(_described, value))})"
+    if isinstance(value, frozenset):
+        return f"{{{','.join(sorted(map(_described, value)))}}}"
+    return repr(value) if isinstance(value, _SIMPLE) else type(value).__qualname__

@@ -1,0 +1,175 @@
+"""Counting in this process while the store is away: a share of each limit, so that all processes together keep it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from ratekit.core import clock
+from ratekit.core.compiled import plan_of
+from ratekit.core.figures import ADMITS, FIGURES, OVERRIDDEN, UNLIMITED
+from ratekit.core.limits import MOST_REQUESTS, Algorithm, Limit
+from ratekit.core.protocol import Call, Operation, only, without_overrides
+
+MOST_SUBJECTS = 10_000  # that are remembered; and four keys for each, in the embedded store
+_OWED = b"owed:"
+_BLOCKED = (0, 0, 0, 0, -1, 0)
+_SPENDING = {Operation.CHECK, Operation.CHARGE, Operation.ACQUIRE}
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the store has answered last about a subject, and whether the local state follows it yet."""
+
+    figures: Sequence[int]
+    at_us: int
+    is_followed: bool = False
+
+    def of(self, index: int) -> Sequence[int]:
+        """Return the figures of one limit."""
+        return self.figures[index * FIGURES : (index + 1) * FIGURES]
+
+
+class LocalFallback:
+    """Decides calls by an embedded store of its own, with each maximum divided by the number of instances.
+
+    What the store answers while it is there is remembered, so that who is exhausted stays so when it goes. What is admitted
+    here is owed to the store, as long as it matters: in the windows of the limits themselves. A call that was sent and not
+    answered is not owed: the store may have charged it.
+    """
+
+    def __init__(self, instances: int, most: int = MOST_SUBJECTS) -> None:
+        self._instances = instances
+        self._most = most
+        self._store = _embedded_store()  # now: in the middle of an outage it would take as long as the deadline
+        self._lock = threading.RLock()  # what is read here and what is written go together
+        self._seen: dict[tuple[bytes, ...], Seen] = {}
+        self._owing: dict[tuple[bytes, ...], Call] = {}
+
+    @property
+    def owes(self) -> bool:
+        """Whether something was admitted here that the store does not know of."""
+        return bool(self._owing)
+
+    def learn(self, call: Call, figures: Sequence[int]) -> None:
+        """Take note of an answer of the store."""
+        seen = self._seen
+        seen.pop(call.keys, None)  # so that the one that was not seen for longest comes first
+        seen[call.keys] = Seen(figures, clock.now_us())
+        if len(seen) > self._most:
+            with suppress(KeyError, RuntimeError):  # another thread was faster
+                del seen[next(iter(seen))]
+
+    def run(self, call: Call, *, is_in_doubt: bool = False) -> Sequence[int]:
+        """Decide one call by this process's share; no figures if there is no room for another subject: it passes.
+
+        is_in_doubt says that the store may have decided the call.
+        """
+        with self._lock:
+            figures = self._run(call)
+            if not is_in_doubt and call.operation in _SPENDING and figures:
+                self._owe(self._store, call, figures)
+            return figures
+
+    def _run(self, call: Call) -> Sequence[int]:
+        store, seen = self._store, self._seen.get(call.keys)
+        if seen is not None and _is_blocked(call, seen):
+            return _BLOCKED * len(call.compiled.limits)
+        local = without_overrides(call, self._shares(call, seen))
+        if seen is not None and not seen.is_followed:
+            self._follow(store, call, local, seen)
+        elif len(store) >= 4 * self._most and not store.execute("EXISTS", local.keys[0].decode()):
+            return ()
+        figures: Sequence[int] = store.run(local)
+        return figures
+
+    def debts(self) -> list[Call]:
+        """Return the charges that tell the store what was admitted here and still matters; each is returned once."""
+        with self._lock:
+            owing, self._owing = self._owing, {}
+            return [debt for call in owing.values() for debt in self._debts_of(call)]
+
+    def _debts_of(self, call: Call) -> list[Call]:
+        owed = self._owed(call, Operation.PEEK)._replace(cost=0)
+        (figures,) = self._store.run_many([owed])
+        self._store.run_many([owed._replace(operation=Operation.RESET, cost=0)])
+        limits = call.compiled.limits
+        used = [0 if isinstance(figures, str) else _used(figures, index) for index in range(len(limits))]
+        return [_charge(call, index, limits[index], cost) for index, cost in enumerate(used) if cost > 0]
+
+    def _owe(self, store: Any, call: Call, figures: Sequence[int]) -> None:
+        """Take note of what was spent, if no enforced limit refuses. A shadow that would refuse has spent nothing."""
+        spent = [index for index, flags in enumerate(figures[::FIGURES]) if flags & ADMITS]
+        if not spent or any(not limit.shadow and index not in spent for index, limit in enumerate(call.compiled.limits)):
+            return
+        if call.keys in self._owing or len(self._owing) < self._most:
+            self._owing[call.keys] = call
+            store.run_many([only(self._owed(call, Operation.CHARGE), spent, Operation.CHARGE)])
+
+    def _owed(self, call: Call, operation: Operation) -> Call:
+        """Return the same call on counters that hold nothing else, with the limits of the store: they fade as its own do."""
+        owed = without_overrides(call)
+        return owed._replace(keys=tuple(_OWED + key for key in owed.keys), operation=operation, slot=None)
+
+    def _shares(self, call: Call, seen: Seen | None) -> tuple[Limit, ...]:
+        if seen is None:
+            return tuple(_part_of(limit, limit.max_requests, self._instances) for limit in call.compiled.limits)
+        return tuple(self._share(limit, seen.of(index)) for index, limit in enumerate(call.compiled.limits))
+
+    def _share(self, limit: Limit, figures: Sequence[int]) -> Limit:
+        """Return a limit's share. An override lives in the store; what it made of the limit was in the last answer."""
+        flags, most = figures[:2]
+        if flags & UNLIMITED:
+            return replace(limit, max_requests=MOST_REQUESTS, burst=None if limit.burst is None else MOST_REQUESTS)
+        overridden = flags & OVERRIDDEN and limit.algorithm is not Algorithm.TOKEN_BUCKET
+        return _part_of(limit, most if overridden else limit.max_requests, self._instances)
+
+    def _follow(self, store: Any, call: Call, local: Call, seen: Seen) -> None:
+        """Put the local state where the store's was: the same part of it used, rounded up, for as long."""
+        seen.is_followed = True
+        store.run_many([local._replace(operation=Operation.RESET, cost=0, slot=None)])
+        for index, limit in enumerate(local.compiled.limits):
+            used, reset_us = _used(seen.figures, index), seen.figures[index * FIGURES + 5]
+            if used > 0:
+                charge = _charge(local, index, limit, -(-used // self._instances))
+                store.run_many([charge], at_us=_opened_at(limit, seen.at_us, reset_us))
+
+
+def _is_blocked(call: Call, seen: Seen) -> bool:
+    """Whether an override has made the maximum of an enforced limit 0. A shadow refuses nobody."""
+    return any(seen.of(index)[1] == 0 for index, limit in enumerate(call.compiled.limits) if not limit.shadow)
+
+
+def _embedded_store() -> Any:
+    from ratekit.stores.memory import MemoryStore
+
+    return MemoryStore(for_one=False)
+
+
+def _charge(call: Call, index: int, limit: Limit, cost: int) -> Call:
+    """Make the call that charges one limit of another call, by its position, whatever the maximum."""
+    return Call(plan_of(call.compiled.policy, (limit,)), (call.state_keys[index],), Operation.CHARGE, cost)
+
+
+def _used(figures: Sequence[int], index: int) -> int:
+    """Return what is used of a limit, rounded up: what is left is rounded down, as is what is used."""
+    _, most, used, remaining, *_ = figures[index * FIGURES : (index + 1) * FIGURES]
+    return max(used, most - remaining)
+
+
+def _opened_at(limit: Limit, at_us: int, reset_us: int) -> int:
+    """Return when a window that ends after so long was opened; other algorithms count from when they were seen."""
+    if limit.algorithm is not Algorithm.FIXED_WINDOW or limit.aligned:
+        return at_us
+    return min(at_us, at_us + reset_us - limit.window_us)
+
+
+@lru_cache(maxsize=1024)
+def _part_of(limit: Limit, max_requests: int, instances: int) -> Limit:
+    burst = None if limit.burst is None else max(1, limit.burst // instances)
+    share = min(max_requests, max(1, max_requests // instances))  # 0 blocks, here too
+    return replace(limit, max_requests=share, burst=burst if share else None, _blocking=share == 0)

@@ -1,0 +1,241 @@
+"""What a limiter takes, and what it can be asked: all but the waiting."""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar
+
+from ratekit import stores
+from ratekit.core.errors import ConfigurationError, RateLimitUnavailable
+from ratekit.core.events import notify_decision
+from ratekit.core.keys import DEFAULT_PREFIX, check_prefix
+from ratekit.core.lazy_log import Logger
+from ratekit.core.limits import Limit, Policy
+from ratekit.core.modes import RateLimitMode
+from ratekit.core.outages import OnOutage, Outage, outage_in
+from ratekit.core.protocol import CHECK, Call, Operation, decode, encode
+from ratekit.core.results import RateLimitResult
+from ratekit.limiter.fallback import Fallback
+from ratekit.limiter.refusal_cache import RefusalCache, forget_given_back
+from ratekit.stores.contract import Answer as StoreAnswer
+from ratekit.stores.contract import AsyncStore, Store
+
+if TYPE_CHECKING:
+    from ratekit.stores.circuit_breaker import Health
+
+_log = Logger("ratekit.limiter")
+DEADLINE = 0.05  # seconds that the store has for an answer
+Answer = TypeVar("Answer")
+StoreKind = TypeVar("StoreKind", Store, AsyncStore)
+Given = TypeVar("Given")
+
+
+class LimiterOptions(TypedDict, total=False):
+    """What a front hands on to its limiter."""
+
+    on_outage: str
+    deadline: float
+    instances: int | None
+    refusal_cache: bool
+
+
+class Operations(ABC, Generic[Answer, StoreKind, Given]):
+    """The operations of a limiter. An answer is a result, or one to be awaited; Given is what a store can be made of."""
+
+    def __init__(
+        self,
+        store: Given | None = None,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        on_outage: str = OnOutage.OPEN,
+        deadline: float = DEADLINE,
+        instances: int | None = None,
+        refusal_cache: bool = False,
+    ) -> None:
+        self.prefix = check_prefix(prefix)
+        self.deadline = _checked_deadline(deadline)
+        self._fallback = Fallback(on_outage, instances)
+        self._siblings: dict[str, Self] = {}
+        self._options: dict[str, Any] = {"prefix": prefix, "deadline": deadline, "instances": instances}
+        self._refusals = RefusalCache() if refusal_cache else None
+        self._learns = refusal_cache or self._fallback.local is not None
+        self._store: StoreKind = self._open(stores.default_url() if store is None else store)
+
+    @property
+    def store(self) -> StoreKind:
+        """The store in use."""
+        return self._store
+
+    @property
+    def on_outage(self) -> OnOutage:
+        """What happens when the store cannot tell."""
+        return self._fallback.on_outage
+
+    def with_on_outage(self, on_outage: str | None) -> Self:
+        """Return the limiter on the same store that does something else when the store cannot tell; None: this one."""
+        if on_outage is None or on_outage == self.on_outage:
+            return self
+        if on_outage not in self._siblings:
+            cached = self._refusals is not None
+            options = self._options | {"on_outage": on_outage, "refusal_cache": cached}
+            store: Any = self._store
+            self._siblings[on_outage] = type(self)(store, **options)
+        return self._siblings[on_outage]
+
+    def health(self) -> Health:
+        """Return what is known of the store: its state, why if it is not up, and since when."""
+        return self._store.health()
+
+    def check(
+        self, policy: Policy | Limit, subject: str, *, cost: int = 1, endpoint: str | None = None, overrides: bool = True
+    ) -> Answer:
+        """Decide a request and, if it is admitted, spend its cost from every limit of the policy.
+
+        A cost of 0 passes even if a limit is exhausted. To find out whether a request would pass, use `peek`.
+        """
+        call = encode(policy, subject, endpoint, self.prefix, CHECK, cost, overrides)
+        if call.compiled.has_slots:
+            raise _needs_slot(call)
+        return self.decide(call)
+
+    def peek(
+        self, policy: Policy | Limit, subject: str, *, cost: int = 1, endpoint: str | None = None, overrides: bool = True
+    ) -> Answer:
+        """Return what `check` would answer to a request of this cost, and spend nothing.
+
+        For logins: `peek` before the password is compared, and `charge` if it is wrong.
+        """
+        return self.decide(self._encode(Operation.PEEK, policy, subject, cost, endpoint, overrides))
+
+    def charge(
+        self, policy: Policy | Limit, subject: str, *, cost: int = 1, endpoint: str | None = None, overrides: bool = True
+    ) -> Answer:
+        """Spend a cost whatever the maximum: what a request turned out to cost. Slots are not touched."""
+        return self.decide(self._encode(Operation.CHARGE, policy, subject, cost, endpoint, overrides))
+
+    def refund(
+        self, policy: Policy | Limit, subject: str, *, cost: int = 1, endpoint: str | None = None, overrides: bool = True
+    ) -> Answer:
+        """Give back what was spent, never more than is used. Slots are not touched.
+
+        Not for giving back in a later window: what was spent in a window that has ended is taken from the current one.
+        """
+        return self.decide(self._encode(Operation.REFUND, policy, subject, cost, endpoint, overrides))
+
+    def reset(self, policy: Policy | Limit, subject: str, *, endpoint: str | None = None) -> Answer:
+        """Forget what a subject has used; its override stays."""
+        return self.decide(self._encode(Operation.RESET, policy, subject, 0, endpoint, overrides=True))
+
+    def acquire(
+        self, policy: Policy | Limit, subject: str, slot: str, *, endpoint: str | None = None, overrides: bool = True
+    ) -> Answer:
+        """Take the slot of that id, and spend 1 from the policy's other limits. The same id again spends nothing more."""
+        return self.decide(self._encode(Operation.ACQUIRE, policy, subject, 1, endpoint, overrides, slot))
+
+    def renew(
+        self, policy: Policy | Limit, subject: str, slot: str, *, endpoint: str | None = None, overrides: bool = True
+    ) -> Answer:
+        """Keep a slot for another window. Refused if it is not held any more."""
+        return self.decide(self._encode(Operation.RENEW, policy, subject, 1, endpoint, overrides, slot))
+
+    def release(
+        self, policy: Policy | Limit, subject: str, slot: str, *, endpoint: str | None = None, overrides: bool = True
+    ) -> Answer:
+        """Free a slot; no matter if it is not held."""
+        return self.decide(self._encode(Operation.RELEASE, policy, subject, 1, endpoint, overrides, slot))
+
+    def _encode(
+        self,
+        operation: Operation,
+        policy: Policy | Limit,
+        subject: str,
+        cost: int,
+        endpoint: str | None,
+        overrides: bool,
+        slot: str | None = None,
+    ) -> Call:
+        if slot is not None and not (isinstance(slot, str) and slot.isprintable() and slot):
+            raise ConfigurationError(f"slot {slot!r} is not a text that can be printed")
+        call = encode(policy, subject, endpoint, self.prefix, operation, cost, overrides, slot)
+        if slot is not None and not call.compiled.has_slots:
+            names = ", ".join(limit.name for limit in call.compiled.limits)
+            raise ConfigurationError(f"no limit of {names} is a concurrency limit: use check(), not {operation}()")
+        return call
+
+    @abstractmethod
+    def _open(self, store: Any) -> StoreKind:
+        """Return the store that a URL, a client or a store stands for."""
+
+    @abstractmethod
+    def decide(self, call: Call, mode: RateLimitMode = RateLimitMode.ON) -> Answer:
+        """Let the store decide a call that core.protocol has made. Listeners are told the mode; it changes no answer."""
+
+    def _learn(self, call: Call, figures: Sequence[int]) -> bool:
+        """Take note of the store's answer; whether there is something to settle with it, now that it is there."""
+        if self._refusals is not None:
+            self._refusals.learn(call, figures)
+        local = self._fallback.local
+        if local is None:
+            return False
+        local.learn(call, figures)
+        return local.owes
+
+    def _learn_batch(self, batch: Sequence[Call], answers: Sequence[StoreAnswer]) -> None:
+        for call, answer in zip(batch, answers, strict=True):
+            forget_given_back(call)
+            if isinstance(answer, str):
+                _log.warning("what a request had spent could not be given back: %s", answer)
+            elif self._learns:
+                self._learn(call, answer)
+
+    def _give_back_without_store(self, batch: Sequence[Call], outage: Outage) -> None:
+        """Give back what the local fallback has counted; what the store has counted stays."""
+        _log.warning("what a request had spent could not be given back: %s", outage)
+        for call in batch:
+            forget_given_back(call)  # it may have been given back all the same
+        if self._fallback.local is not None:
+            for call in batch:
+                self._fallback.local.run(call)
+
+    def _result_in(self, batch: Sequence[Call], at: int, answers: Sequence[StoreAnswer]) -> RateLimitResult:
+        """Return the result of one call of a batch."""
+        answer = answers[at]
+        if isinstance(answer, str):
+            raise outage_in(answer)
+        self._learn_batch(batch, answers)
+        return decode(batch[at], answer)
+
+    def _batch_without_store(
+        self, batch: Sequence[Call], at: int, outage: Outage, mode: RateLimitMode, started: float
+    ) -> RateLimitResult:
+        results = [self._without_store(call, outage, mode, started if call is batch[at] else 0.0) for call in batch]
+        return results[at]
+
+    def _without_store(self, call: Call, outage: Outage, mode: RateLimitMode, started: float) -> RateLimitResult:
+        """Answer a call that the store could not decide."""
+        forget_given_back(call)  # it may have run all the same
+        try:
+            return decode(call, self._fallback.answer(call, outage), degraded=outage.reason)
+        except RateLimitUnavailable:
+            if started:
+                notify_decision(call, None, mode, started, self.prefix, outage.reason)
+            raise
+
+
+def new_slot() -> str:
+    """Make an id for a slot."""
+    return os.urandom(16).hex()
+
+
+def _needs_slot(call: Call) -> ConfigurationError:
+    names = ", ".join(limit.name for limit in call.compiled.limits)
+    return ConfigurationError(f"one limit of {names} is a concurrency limit: use slot(), not check()")
+
+
+def _checked_deadline(deadline: float) -> float:
+    if not isinstance(deadline, int | float) or not math.isfinite(deadline) or deadline <= 0:
+        raise ConfigurationError(f"deadline {deadline!r} is not a number of seconds above 0")
+    return float(deadline)

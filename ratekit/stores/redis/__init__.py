@@ -1,0 +1,1 @@
+"""Redis, Redis Cluster and Redis Sentinel, through redis-py or valkey-py."""

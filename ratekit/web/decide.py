@@ -1,0 +1,367 @@
+"""The engine: decides a request by all of its checks, for every front.
+
+A front turns its request into checks, groups them, and drives `decide`, a generator, by `web.drivers`. The verdict says
+whether the request passes. **A request that is refused has spent nothing**: checks that can be decided in one atomic call
+are, and what earlier calls of the same request have spent is given back.
+
+Checks of one mode and one on_outage are one call of the script, whatever their subjects and costs; on a Redis Cluster one
+call a slot. Enforced checks come first, so that a monitored one never spends for a request that is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Hashable, Iterable, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ratekit.core import clock
+from ratekit.core.errors import RatekitError, RateLimitExceeded
+from ratekit.core.figures import ADMITS, FIGURES
+from ratekit.core.limits import Algorithm, Policy
+from ratekit.core.modes import RateLimitMode
+from ratekit.core.outages import OnOutage
+from ratekit.core.protocol import Call, Operation, encode, merge, only, part_of, parts
+from ratekit.core.results import RateLimitResult
+from ratekit.limiter.operations import new_slot
+from ratekit.telemetry.datadog import tag_over_limit
+from ratekit.web.answers import ErrorResponse, ResponseWriter, error_response
+
+LEDGER = "ratekit.ledger"  # where a request's ledger is: in the ASGI scope, or in the WSGI environ
+_ON, _OFF = RateLimitMode.ON, RateLimitMode.OFF
+_LATE = 1.0  # seconds after which what was spent is not given back: its window may be over
+_MARGIN = 0.05  # seconds by which the server's clock and this one may differ in the length of a request
+
+
+class Check(NamedTuple):
+    """One thing to decide about a request: who spends how much of what, and how a refusal and an outage are treated."""
+
+    call: Call
+    endpoint: str
+    mode: RateLimitMode = _ON
+    on_outage: OnOutage | None = None  # None: as the limiter does
+
+    @classmethod
+    def of(
+        cls,
+        policy: Policy,
+        subject: str,
+        endpoint: str,
+        prefix: str,
+        cost: int = 1,
+        mode: RateLimitMode = _ON,
+        on_outage: OnOutage | None = None,
+    ) -> Check:
+        """Make a check of a policy. One with a concurrency limit takes a slot, and costs 1."""
+        if policy.has_slots:
+            return cls(
+                encode(policy, subject, endpoint, prefix, Operation.ACQUIRE, slot=new_slot()), endpoint, mode, on_outage
+            )
+        return cls(encode(policy, subject, endpoint, prefix, Operation.CHECK, cost), endpoint, mode, on_outage)
+
+
+class Group(NamedTuple):
+    """Checks that one call decides together, all or nothing."""
+
+    call: Call
+    checks: tuple[Check, ...]
+    mode: RateLimitMode
+    on_outage: OnOutage | None
+
+    def over_limit(self, result: RateLimitResult) -> str:
+        """Return the endpoint of the first check that is over its limit."""
+        for check, part in zip(self.checks, parts(self.call), strict=True):
+            if part_of(result, part).is_over_limit:
+                return check.endpoint
+        return self.checks[0].endpoint
+
+
+def grouped(checks: Sequence[Check], *, one_slot: bool) -> tuple[Group, ...]:
+    """Group checks by what one call can decide; the enforced ones first. one_slot: the store is a Redis Cluster."""
+    if len(checks) == 1:
+        (check,) = checks
+        return (Group(check.call, (check,), check.mode, check.on_outage),)
+    groups: dict[tuple[object, ...], list[Check]] = {}
+    for check in checks:
+        tag = check.call.keys[0].partition(b"{")[2].partition(b"}")[0] if one_slot else None
+        groups.setdefault((check.mode, check.on_outage, tag), []).append(check)
+    made = [Group(merge(_calls_of(group)), tuple(group), group[0].mode, group[0].on_outage) for group in groups.values()]
+    return tuple(sorted(made, key=lambda group: group.mode is not _ON)) if len(made) > 1 else tuple(made)
+
+
+def _calls_of(checks: Sequence[Check]) -> list[Call]:
+    """Return the calls of checks; all slots of one call have one id."""
+    slot = next((check.call.slot for check in checks if check.call.slot is not None), None)
+    return [check.call if check.call.slot is None else check.call._replace(slot=slot) for check in checks]
+
+
+class Spent:
+    """What one call has spent for a request, in the counters that were not given back meanwhile."""
+
+    __slots__ = ("_counters", "at", "group", "place", "result")
+
+    def __init__(self, group: Group, place: Hashable, result: RateLimitResult) -> None:
+        self.group = group
+        self.place = place
+        self.result = result
+        self.at = clock.steady()
+        self._counters: dict[bytes, int] | None = None
+
+    @property
+    def counters(self) -> dict[bytes, int]:
+        """The position of each limit in the call, by the key of its counter."""
+        if self._counters is None:
+            flags = self.result.figures[::FIGURES]  # a shadow that would refuse has spent nothing
+            keys = enumerate(self.group.call.state_keys)
+            self._counters = {key: index for index, key in keys if flags[index] & ADMITS}
+        return self._counters
+
+    def is_late(self) -> bool:
+        """Whether a window in which something was spent may be over: then nothing can be given back to it."""
+        first_reset = min(self.result.figures[5::FIGURES]) / 1_000_000
+        return clock.steady() - self.at > min(_LATE, first_reset - _MARGIN)
+
+    def refunds(self, keys: Iterable[bytes]) -> list[Call]:
+        """Return the call that gives back what was spent in some counters, if there is anything; slots are not touched."""
+        return self._part(keys, Operation.REFUND, slots=False)
+
+    def releases(self) -> list[Call]:
+        """Return the call that frees the slots, if there are some."""
+        return self._part(self.counters, Operation.RELEASE, slots=True) if self.group.call.compiled.has_slots else []
+
+    def _part(self, keys: Iterable[bytes], operation: Operation, *, slots: bool) -> list[Call]:
+        call = self.group.call
+        indexes = [self.counters[key] for key in keys if _is_slot(call, self.counters[key]) is slots]
+        return [only(call, indexes, operation)] if indexes else []
+
+
+def _is_slot(call: Call, index: int) -> bool:
+    return call.compiled.limits[index].algorithm is Algorithm.CONCURRENCY
+
+
+def releases_of(groups: Iterable[Group]) -> list[Call]:
+    """Return the calls that free the slots of groups of which it is not known whether they were taken."""
+    slots = [
+        (group.call, [i for i in range(len(group.call.compiled.limits)) if _is_slot(group.call, i)]) for group in groups
+    ]
+    return [only(call, indexes, Operation.RELEASE) for call, indexes in slots if indexes]
+
+
+@dataclass(slots=True, eq=False)
+class Ledger:
+    """What has been decided about one request so far, by all fronts that it has passed."""
+
+    results: list[RateLimitResult] = field(default_factory=list)
+    spent: list[Spent] = field(default_factory=list)
+    is_refused: bool = False
+    has_slots: bool = False  # some may be held for the request, until its response has ended
+    outer: Ledger | None = None  # of a front around this one, which gives back what it has spent itself
+
+    @classmethod
+    def of(cls, state: MutableMapping[str, Any]) -> Ledger:
+        """Return the ledger of a request, made on first use; state is its ASGI scope or its WSGI environ."""
+        ledger: Ledger | None = state.get(LEDGER)
+        if ledger is None:
+            state[LEDGER] = ledger = cls()
+        return ledger
+
+    def admitted(self, group: Group, place: Hashable, result: RateLimitResult) -> Verdict:
+        """Take note of a group that admits the request, and of what it has spent."""
+        self.results.append(result)
+        if result.degraded is None:
+            self.note(Spent(group, place, result))
+        return Verdict(None, None, result)
+
+    def note(self, spent: Spent) -> None:
+        """Take note of what was spent."""
+        self.spent.append(spent)
+        if spent.group.call.compiled.has_slots:
+            self.has_slots = True
+
+    def refuse(self) -> None:
+        """Take note that the request is refused, for this front and those around it."""
+        ledger: Ledger | None = self
+        while ledger is not None:
+            ledger.is_refused = True
+            ledger = ledger.outer
+
+    def spent_by(self, place: Hashable) -> list[Spent]:
+        """Return what was spent for the request in one place."""
+        return [spent for spent in self.spent if spent.place == place]
+
+
+class Verdict(NamedTuple):
+    """What came of all checks of a request: it passes, or here is the response instead, and the error that it stands for."""
+
+    response: ErrorResponse | None = None
+    error: RatekitError | None = None
+    result: RateLimitResult | None = None  # the last one; None: the request is not limited
+
+
+PASS = Verdict()
+
+
+class Decide(NamedTuple):
+    """A step: let the store run a batch of calls in one atomic go, of which one decides the request."""
+
+    batch: tuple[Call, ...]
+    mode: RateLimitMode
+    on_outage: OnOutage | None
+    at: int = 0  # the position of the call that decides
+
+
+class GiveBack(NamedTuple):
+    """A step: let the store give back what calls have spent. A failure is logged, and changes nothing."""
+
+    batch: tuple[Call, ...]
+    on_outage: OnOutage | None
+
+
+class Ask(NamedTuple):
+    """A step: ask the application's own code about a request."""
+
+    function: Callable[[Any], Any]
+    request: Any
+    awaited: Callable[[Any], Any]  # asked instead where there is an event loop: it may answer with something to be awaited
+
+
+Step = Decide | GiveBack | Ask
+Flow = Generator[Step, Any, Verdict]
+
+
+def decide(
+    groups: Sequence[Group],
+    ledger: Ledger,
+    writer: ResponseWriter,
+    place: Hashable,
+    *,
+    once: bool = True,
+    known: RateLimitResult | RatekitError | None = None,
+) -> Flow:
+    """Decide a request, group by group, and give back what it has spent if one refuses it.
+
+    place is where the store that decides keeps its state. once: limits of a request that meet in one counter charge it
+    once. A throttle that is asked after another has refused the request spends nothing any more. known is the answer to the
+    first group, where it was decided before.
+    """
+    if ledger.is_refused and once:
+        return PASS
+    result: RateLimitResult | None = None
+    for group in groups:
+        again = _charged_before(group, ledger, place) if once and ledger.spent else {}
+        try:
+            result = (yield _step(group, again)) if known is None else _known(known)
+        except RatekitError as error:
+            response = error_response(error, group.mode)
+            if response is not None:
+                yield from refuse(ledger, place)
+                return Verdict(response, error)
+            continue
+        finally:
+            known = None
+        ledger.results.append(result)
+        if result.allowed:
+            yield from _noted(group, again, ledger, place, result)
+        elif group.mode is _ON:
+            _forget(again)
+            yield from refuse(ledger, place)
+            return Verdict(writer.refusal(ledger.results), RateLimitExceeded(result), result)
+        else:
+            tag_over_limit(group.over_limit(result))
+    return PASS if result is None else Verdict(result=result)
+
+
+def _known(answer: RateLimitResult | RatekitError) -> RateLimitResult:
+    if isinstance(answer, RatekitError):
+        raise answer
+    return answer
+
+
+def refusal_of(error: RatekitError, ledger: Ledger, writer: ResponseWriter) -> ErrorResponse:
+    """Return the response to an error of a limiter: 429, 503, or another 4xx."""
+    if not isinstance(error, RateLimitExceeded):
+        response = error_response(error, RateLimitMode.ON)
+        assert response is not None  # noqa: S101 - there is one for each error that is enforced
+        return response
+    if error.result not in ledger.results:
+        ledger.results.append(error.result)
+    return writer.refusal(ledger.results)
+
+
+def refuse(ledger: Ledger, place: Hashable) -> Generator[Step, Any, None]:
+    """Take note that a request is refused, and give back what was spent for it in one place."""
+    ledger.refuse()
+    yield from give_back(ledger, place)
+
+
+def give_back(ledger: Ledger, place: Hashable) -> Generator[Step, Any, None]:
+    """Give back what was spent for a request in one place, unless it is too late to tell in which window that was."""
+    mine = ledger.spent_by(place)
+    ledger.spent = [spent for spent in ledger.spent if spent.place != place]
+    yield from _given_back((spent, _refunds_in_time(spent) + spent.releases()) for spent in mine)
+
+
+def _refunds_in_time(spent: Spent) -> list[Call]:
+    return [] if spent.is_late() else spent.refunds(spent.counters)
+
+
+def release(ledger: Ledger, place: Hashable) -> Generator[Step, Any, None]:
+    """Free the slots that are held for a request in one place."""
+    mine = ledger.spent_by(place)
+    ledger.spent = [spent for spent in ledger.spent if spent.place != place]
+    yield from _given_back((spent, spent.releases()) for spent in mine)
+
+
+def _given_back(parts: Iterable[tuple[Spent, Sequence[Call]]]) -> Generator[Step, Any, None]:
+    batches: dict[OnOutage | None, list[Call]] = {}
+    for spent, calls in parts:
+        batches.setdefault(spent.group.on_outage, []).extend(calls)
+        spent.counters.clear()  # a front around this one has the same entry, and must not give it back again
+    for on_outage, calls in batches.items():
+        if calls:
+            yield GiveBack(tuple(calls), on_outage)
+
+
+_Again = dict[bytes, Spent]
+
+
+def _charged_before(group: Group, ledger: Ledger, place: Hashable) -> _Again:
+    """Return the counters of a group that were charged for this request before."""
+    mine = ledger.spent_by(place)
+    return {key: spent for key in group.call.state_keys for spent in mine if key in spent.counters}
+
+
+def _step(group: Group, again: _Again) -> Decide:
+    """Decide a group as if the request had not charged its counters yet.
+
+    The earlier charge is refunded in the same atomic call: so the stricter limit decides, and the counter is charged once.
+    A monitored group must not lower a counter that an enforced one has charged: it looks, and the charge is restored.
+    """
+    if not again:
+        return Decide((group.call,), group.mode, group.on_outage)
+    refunds = tuple(part for key, spent in again.items() for part in spent.refunds([key]))
+    if group.mode is _ON:
+        return Decide((*refunds, group.call), group.mode, group.on_outage, len(refunds))
+    restored = tuple(part._replace(operation=Operation.CHARGE) for part in refunds)
+    peek = only(group.call, range(len(group.call.compiled.limits)), Operation.PEEK)
+    return Decide((*refunds, peek, *restored), group.mode, group.on_outage, len(refunds))
+
+
+def _noted(
+    group: Group, again: _Again, ledger: Ledger, place: Hashable, result: RateLimitResult
+) -> Generator[Step, Any, None]:
+    """Take note of what an admitted group has spent; charge what a monitored group has only looked at."""
+    if result.degraded is not None:
+        return
+    if again and group.mode is not _ON:
+        rest = [index for index, key in enumerate(group.call.state_keys) if key not in again]
+        if rest:
+            yield GiveBack((only(group.call, rest, Operation.CHARGE),), group.on_outage)
+        return
+    _forget(again)
+    ledger.note(Spent(group, place, result))
+
+
+def _forget(again: _Again) -> None:
+    """The earlier charge of these counters is refunded."""
+    for key, spent in again.items():
+        spent.counters.pop(key, None)

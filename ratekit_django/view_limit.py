@@ -1,0 +1,126 @@
+"""What is declared on a view, in a throttle or in a rule: a policy, whom it limits, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Never, TypedDict
+
+from ratekit.core.errors import ConfigurationError
+from ratekit.core.limit_names import OPTIONS, by_methods, by_operation, qualified, with_cost
+from ratekit.core.limits import Limit, Policy
+from ratekit.core.modes import RateLimitMode
+from ratekit.core.outages import OnOutage
+from ratekit.web.arguments import check_endpoint, checked_cost, checked_mode, checked_on_outage, policy_of, refuse_unknown
+from ratekit.web.identity import KeyFunction, as_key_function, check_anonymous
+from ratekit.web.methods import checked_method
+from ratekit.web.table import RuleLimits
+from ratekit_django.urls import Url
+
+PROJECT, USER, ENDPOINT = "project", "user", "endpoint"
+By = KeyFunction | Callable[[Any], str | None] | str
+Cost = int | Callable[[Any], Any]
+
+
+class Who(NamedTuple):
+    """Whom a limit counts: by a key function of ratekit's, by a callable of the project's, or in one of three ways."""
+
+    kind: str
+    key: KeyFunction | None = None  # it is asked about ratekit's view of the request
+    call: Callable[[Any], Any] | None = None  # it is asked about Django's request, and may be awaited
+
+
+class ViewOptions(TypedDict, total=False):
+    """The arguments of rate_limit that do not say how much is allowed: throttles and apply_rate_limit take them too."""
+
+    cost: Cost
+    by: By
+    methods: Iterable[str] | None
+    endpoint: str | None
+    mode: str | RateLimitMode | None
+    on_outage: str | None
+    anonymous: str | None
+
+
+class ViewLimit(NamedTuple):
+    """A limit as it is declared, checked when it is made."""
+
+    policy: Policy  # its limits have the methods and the cost in their names
+    cost: Cost
+    who: Who
+    methods: frozenset[str] | None
+    endpoint: str | None
+    mode: RateLimitMode | None
+    on_outage: OnOutage | None
+    anonymous: str | None
+    is_rule: bool = False  # of the settings: it knows URLs, and not the operations of a view
+
+    def counts(self, method: str) -> bool:
+        """Whether a request of that method is limited. HEAD is GET without the body."""
+        return self.methods is None or method in self.methods or (method == "HEAD" and "GET" in self.methods)
+
+    def policy_on(self, url: Url, method: str) -> Policy:
+        """Return the policy for a method. Where none is declared, all methods share a counter, and OPTIONS has another."""
+        if self.methods is not None:
+            return self.policy
+        operation = None if self.is_rule or self.endpoint is not None else url.operation(method)
+        if operation is not None:
+            return qualified(self.policy, by_operation(operation))
+        return qualified(self.policy, OPTIONS) if method == "OPTIONS" else self.policy
+
+
+def view_limit(
+    max_requests: int | None = None,
+    expiry: float | None = None,
+    *,
+    limits: RuleLimits | None = None,
+    policy: Policy | Limit | None = None,
+    cost: Cost = 1,
+    by: By = PROJECT,
+    methods: Iterable[str] | None = None,
+    endpoint: str | None = None,
+    mode: str | RateLimitMode | None = None,
+    on_outage: str | None = None,
+    anonymous: str | None = None,
+    **unknown: Never,
+) -> ViewLimit:
+    """Limit a view: max_requests per expiry seconds, several limits, or a policy.
+
+    by says who is limited: the project (default; what RATEKIT["IDENTIFY"] says), "user", "ip", "header:X-API-Key" and its
+    like, "endpoint" for all together, a key function, or a callable of the request, which may be async, like cost.
+    anonymous ("pass", "ip", "refuse") is what happens where there is no project or user. methods limits only those, apart;
+    endpoint is the URL pattern unless it is given. What makes no sense is a ConfigurationError.
+    """
+    refuse_unknown("rate_limit", unknown, {*ViewOptions.__annotations__, "max_requests", "expiry", "limits", "policy"})
+    only = None if methods is None else _checked_methods(methods)
+    counted = with_cost(policy_of(max_requests, expiry, limits, policy), checked_cost(cost))
+    return ViewLimit(
+        policy=counted if only is None else qualified(counted, by_methods(only)),
+        cost=cost,
+        who=_who(by),
+        methods=only,
+        endpoint=check_endpoint(endpoint),
+        mode=checked_mode(mode),
+        on_outage=checked_on_outage(on_outage),
+        anonymous=None if anonymous is None else check_anonymous(anonymous),
+    )
+
+
+def _who(by: By) -> Who:
+    if by in (PROJECT, USER, ENDPOINT):
+        return Who(str(by))
+    if isinstance(by, str | KeyFunction):
+        try:
+            return Who("key", key=as_key_function(by))
+        except ConfigurationError as error:
+            known = f"{error}; here also {PROJECT!r}, {USER!r} or {ENDPOINT!r}"
+            raise ConfigurationError(known if "unknown" in str(error) else str(error)) from None
+    if not callable(by):
+        raise ConfigurationError(f"by {by!r} is neither a text nor a callable")
+    return Who("call", call=by)
+
+
+def _checked_methods(methods: Iterable[str]) -> frozenset[str]:
+    given = None if isinstance(methods, str) or not isinstance(methods, Iterable) else list(methods)
+    if not given or not all(isinstance(method, str) for method in given):
+        raise ConfigurationError(f"methods {methods!r} is not a list of methods like ['POST']")
+    return frozenset(checked_method(method, f"methods {given!r}") for method in given)
