@@ -103,14 +103,16 @@ class Follower:
         self._remove = add_mode_source(self._current, SOURCE)
 
     def refresh(self) -> None:
-        """Read the store now."""
-        try:
-            found: FleetMode | None = drive(self._store, _read_mode(self._key))
-            self._mode = None if found is None else as_mode(found.mode, SOURCE)
-        except (RateLimitUnavailable, ConfigurationError) as error:
-            self._log_change(str(error))
-        else:
-            self._log_change(None)
+        """Read the store now. What there is to log of it is logged before the mode is in force."""
+        with self._reading:
+            try:
+                found: FleetMode | None = drive(self._store, _read_mode(self._key))
+                mode = None if found is None else as_mode(found.mode, SOURCE)
+            except (RateLimitUnavailable, ConfigurationError) as error:
+                self._log_change(str(error))
+            else:
+                self._log_change(None)
+                self._mode = mode
 
     def close(self) -> None:
         """Stop following, unless another caller follows the same URL."""
@@ -129,6 +131,7 @@ class Follower:
         return self._mode
 
     def _start(self) -> None:
+        self._reading = threading.Lock()  # a new one after a fork: the thread that held the old one is not there
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._poll, args=(self._stop,), name="ratekit-fleet", daemon=True)
         self._thread.start()
