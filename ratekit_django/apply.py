@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 from ratekit.core import keys
-from ratekit.core.modes import RateLimitMode
 from ratekit.core.results import RateLimitResult
-from ratekit.web.arguments import refuse_unknown
 from ratekit.web.decide import Verdict
+from ratekit.web.view_limit import ApplyOptions, applied_limit
 from ratekit_django.decisions import adecide, decide
 from ratekit_django.urls import url_of
-from ratekit_django.view_limit import By, ViewLimit, view_limit
-
-
-class ApplyOptions(TypedDict, total=False):
-    """Further arguments, with the meaning that they have for rate_limit."""
-
-    endpoint: str | None
-    by: By
-    mode: str | RateLimitMode | None
-    on_outage: str | None
-    anonymous: str | None
 
 
 def apply_rate_limit(
@@ -38,7 +26,7 @@ def apply_rate_limit(
     increment_amount is what it costs. Returns the result, None if the request is not limited; raises RateLimitExceeded.
     To look without spending, use get_limiter().peek: a cost of 0 passes even where nothing is left.
     """
-    limit = _limit(max_requests, expiry, increment_amount, subject, **options)
+    limit = applied_limit(max_requests, expiry, increment_amount, subject, **options)
     return _result(decide([limit], request, once=False))
 
 
@@ -52,7 +40,9 @@ async def aapply_rate_limit(
     **options: Unpack[ApplyOptions],
 ) -> RateLimitResult | None:
     """Do what apply_rate_limit does, awaiting."""
-    return _result(await adecide([_limit(max_requests, expiry, increment_amount, subject, **options)], request, once=False))
+    return _result(
+        await adecide([applied_limit(max_requests, expiry, increment_amount, subject, **options)], request, once=False)
+    )
 
 
 def apply_element_rate_limit(
@@ -87,17 +77,6 @@ async def aapply_element_rate_limit(
     return await aapply_rate_limit(
         request, max_requests=max_requests, expiry=expiry, increment_amount=increment_amount, subject=subject, **options
     )
-
-
-def _limit(
-    max_requests: int, expiry: float, increment_amount: int, subject: str | None, **options: Unpack[ApplyOptions]
-) -> ViewLimit:
-    known = {*ApplyOptions.__annotations__, "subject", "max_requests", "expiry", "increment_amount", "key_suffix"}
-    refuse_unknown("apply_rate_limit", options, known)
-    if subject is not None:
-        options["by"] = lambda _: subject
-    # What a request costs is no part of the limit's name: the numbers are the call's, and not a limiter's own.
-    return view_limit(max_requests, expiry, **options)._replace(cost=lambda _: increment_amount)
 
 
 def _element_endpoint(request: Any, endpoint: str | None, suffix: str) -> str:

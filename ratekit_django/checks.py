@@ -13,12 +13,12 @@ from django.core import checks
 from django.core.checks import CheckMessage, Error
 
 from ratekit.core.errors import ConfigurationError
+from ratekit.web.url_rules import fits
+from ratekit.web.view_limit import PROJECT, ViewLimit
 from ratekit_django.cache_url import eviction_policy
 from ratekit_django.conf import KEYS, conf, num_proxies, workers
 from ratekit_django.decorators import limits_of_view
-from ratekit_django.rules import fits
 from ratekit_django.urls import Url, every_url
-from ratekit_django.view_limit import PROJECT, ViewLimit
 
 TAG = "ratekit"
 MIDDLEWARE = "ratekit_django.middleware.RateLimitMiddleware"

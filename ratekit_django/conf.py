@@ -16,15 +16,16 @@ from ratekit.admin.fleet_mode import Follower, follow
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.headers import DEFAULT_STYLE
 from ratekit.core.keys import DEFAULT_PREFIX, check_prefix
-from ratekit.core.modes import RateLimitMode
+from ratekit.core.modes import RateLimitMode, weakest
 from ratekit.core.outages import OnOutage, as_on_outage
 from ratekit.limiter.limiters import AsyncRateLimiter, RateLimiter
 from ratekit.web.answers import ResponseWriter
-from ratekit.web.arguments import checked_mode
+from ratekit.web.arguments import checked_mode, current_mode
 from ratekit.web.client_address import X_FORWARDED_FOR, TrustedProxies
 from ratekit.web.identity import DEFAULT_ANONYMOUS, check_anonymous
+from ratekit.web.url_rules import UrlRules
+from ratekit.web.view_limit import ViewLimit
 from ratekit_django.cache_url import url_of_cache
-from ratekit_django.rules import UrlRules
 
 KEYS: dict[str, Any] = {
     "STORE_URL": None,
@@ -148,6 +149,12 @@ class Conf:
         """Begin to follow the mode of the store, if that was asked for, with the first request that is limited."""
         if self.fleet_mode and self._follower is None:
             self._follower = follow(self.store_url, prefix=self.prefix)
+
+    def mode_of(self, limit: ViewLimit) -> RateLimitMode:
+        """Return the mode of a limit now: the weakest of the global one, MODE, and its own."""
+        self.follow_fleet()
+        mode = current_mode(limit.mode)
+        return mode if self.mode is None else weakest(mode, self.mode)
 
     def check(self) -> None:
         """Read every setting, and make a limiter, which opens no connection: what makes no sense is told now."""

@@ -5,43 +5,30 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import Any, TypeVar
+from functools import cached_property, partial
+from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 
-from ratekit.core import keys
-from ratekit.core.errors import RatekitError
-from ratekit.core.modes import RateLimitMode, weakest
+from ratekit.core.modes import RateLimitMode
 from ratekit.core.protocol import Call
 from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import RateLimiter
-from ratekit.web.answers import error_response
-from ratekit.web.arguments import cost_of, current_mode, untold
-from ratekit.web.decide import PASS, Ask, Check, Flow, Ledger, Step, Verdict, grouped, refuse
-from ratekit.web.decide import decide as decide_groups
+from ratekit.web.decide import Ask, Flow, Ledger, Verdict
 from ratekit.web.drivers import arun, run
 from ratekit.web.identity import (
-    NOBODY,
     KeyFunction,
-    anonymous_subject,
-    checked_subject,
     identified_subject,
-    note_address,
-    note_pass,
-    subject_of,
-    why_nobody,
 )
+from ratekit.web.view_checks import Finding, ViewRequest, decide_view
+from ratekit.web.view_limit import ViewLimit
 from ratekit_django.conf import conf
 from ratekit_django.requests import DjangoRequest, RequestState, is_asgi, read_body
-from ratekit_django.urls import method_of, url_of
-from ratekit_django.view_limit import ENDPOINT, PROJECT, USER, ViewLimit
+from ratekit_django.urls import Url, method_of, url_of
 
-Found = TypeVar("Found")
-Finding = Generator[Step, Any, Found]
 _need_a_thread: set[Any] = set()  # callables of the project's that may not run on an event loop
 _log = logging.getLogger("ratekit_django")
 
@@ -88,104 +75,61 @@ class _InThread:
         await sync_to_async(self._limiter.give_back)(batch)
 
 
+class DjangoView(ViewRequest):
+    """A request as the limits of a Django view see it. view is the name of a view that may be called without a URL."""
+
+    front: DjangoRequest
+
+    no_project = (
+        "it has no project: set RATEKIT['IDENTIFY'], or say by anonymous= or RATEKIT['ANONYMOUS'] what happens without"
+    )
+
+    def __init__(self, request: Any, view: str | None) -> None:
+        self.method = method_of(request)
+        self.front = DjangoRequest(request, conf.proxies)
+        self._request = request
+        self._view = view
+
+    @cached_property
+    def _url(self) -> Url:
+        return url_of(self._request, self._view)
+
+    @property
+    def route(self) -> str:
+        """The pattern of the URL."""
+        return self._url.route
+
+    def operation(self, method: str) -> Sequence[str] | None:
+        """Return the methods of the operation that Ninja runs."""
+        return self._url.operation(method)
+
+    def project(self) -> Finding[str | None]:
+        """Ask IDENTIFY, once for a dispatch if it knows."""
+        dispatch = RequestState.of(self._request).dispatch
+        if dispatch.identity is None:
+            dispatch.identity = identified_subject((yield from self.asked("the project", conf.identify)))
+        return dispatch.identity
+
+    def user(self) -> Finding[str | None]:
+        """Ask for the user who is authenticated."""
+        subject: str | None = yield Ask(user_subject, self._request, _auser_subject)
+        return subject
+
+    def ask(self, function: Callable[[Any], Any]) -> Ask:
+        """Return the step that asks the project's code, in either colour."""
+        return Ask(partial(_waited, function), self._request, partial(_awaited, function))
+
+    def read_body(self, by: KeyFunction) -> bytes | None:
+        """Return the body as Django has it."""
+        return read_body(self.front, by)
+
+    def warns_of_address(self, limit: ViewLimit) -> bool:
+        """Whether neither the limit nor ANONYMOUS says what happens without a project."""
+        return limit.anonymous is None and conf["ANONYMOUS"] is None
+
+
 def _deciding(limits: Sequence[ViewLimit], request: Any, ledger: Ledger, view: str | None, *, once: bool) -> Flow:
-    checks: list[Check] = []
-    for limit in limits:
-        mode = _mode_of(limit)
-        if mode is RateLimitMode.OFF or not limit.counts(method_of(request)):
-            continue
-        try:
-            check = yield from _check(limit, request, mode, view)
-        except RatekitError as error:
-            response = error_response(error, mode)
-            if response is not None:
-                yield from refuse(ledger, conf.limiter().store.place)
-                return Verdict(response, error)
-        else:
-            checks += [] if check is None else [check]
-    if not checks:
-        return PASS
-    store = conf.limiter().store
-    groups = grouped(checks, one_slot=store.one_slot)
-    return (yield from decide_groups(groups, ledger, conf.writer, store.place, once=once))
-
-
-def _mode_of(limit: ViewLimit) -> RateLimitMode:
-    conf.follow_fleet()
-    mode = current_mode(limit.mode)
-    return mode if conf.mode is None else weakest(mode, conf.mode)
-
-
-def _check(limit: ViewLimit, request: Any, mode: RateLimitMode, view: str | None) -> Finding[Check | None]:
-    """Find out what there is to decide: who asks on which endpoint, and what it costs."""
-    url = url_of(request, view)
-    endpoint = limit.endpoint or url.route
-    subject = yield from _subject(limit, request, endpoint)
-    if subject is None:
-        return None
-    cost = limit.cost
-    if callable(cost):
-        cost = yield from _asked("what it costs", cost, request)
-    policy = limit.policy_on(url, method_of(request))
-    return Check.of(policy, subject, endpoint, conf.prefix, cost_of(cost, request), mode, limit.on_outage)
-
-
-def _subject(limit: ViewLimit, request: Any, endpoint: str) -> Finding[str | None]:
-    """Find out who is limited; what happens without a project or a user is the view's to say, or the setting's."""
-    if limit.who.kind == ENDPOINT:
-        return keys.whole_endpoint_subject(endpoint)
-    front = DjangoRequest(request, conf.proxies)
-    subject, why = yield from _named(limit, front)
-    if subject is None and limit.who.kind in (PROJECT, USER):
-        subject = _substitute(limit, front, endpoint)
-    if subject is None:
-        note_pass(endpoint, why)
-    return subject
-
-
-def _substitute(limit: ViewLimit, front: DjangoRequest, endpoint: str) -> str | None:
-    """Return who is limited where there is no project, or no user."""
-    is_project = limit.who.kind == PROJECT
-    if is_project and limit.anonymous is None and conf["ANONYMOUS"] is None:
-        note_address(endpoint, _NO_PROJECT)
-    return anonymous_subject(limit.anonymous or conf.anonymous, front, PROJECT if is_project else USER)
-
-
-_NO_PROJECT = "it has no project: set RATEKIT['IDENTIFY'], or say by anonymous= or RATEKIT['ANONYMOUS'] what happens without"
-_NO_USER = "it has no authenticated user, and anonymous is 'pass'"
-
-
-def _named(limit: ViewLimit, front: DjangoRequest) -> Finding[tuple[str | None, str]]:
-    """Return who is limited, and what it means if that is nobody."""
-    who, request = limit.who, front.native
-    if who.kind == PROJECT:
-        return (yield from _project(request)), _NO_PROJECT
-    if who.kind == USER:
-        return (yield Ask(user_subject, request, _auser_subject)), _NO_USER
-    if who.key is not None:
-        return _key_subject(who.key, front), why_nobody(who.key)
-    return checked_subject((yield from _asked("who is limited", who.call, request))), NOBODY
-
-
-def _project(request: Any) -> Finding[str | None]:
-    """Ask IDENTIFY, once for a dispatch if it knows."""
-    dispatch = RequestState.of(request).dispatch
-    if dispatch.identity is None:
-        dispatch.identity = identified_subject((yield from _asked("the project", conf.identify, request)))
-    return dispatch.identity
-
-
-def _key_subject(key: KeyFunction, front: DjangoRequest) -> str | None:
-    if key.looks_into_body(front):
-        front.body = read_body(front, key)
-    return subject_of(key, front)
-
-
-def _asked(what: str, function: Any, request: Any) -> Finding[Any]:
-    try:
-        return (yield Ask(partial(_waited, function), request, partial(_awaited, function)))
-    except ValueError as error:
-        raise untold(what, error) from None
+    return decide_view(limits, DjangoView(request, view), conf, ledger, conf.limiter().store, once=once)
 
 
 def _waited(function: Callable[[Any], Any], request: Any) -> Any:

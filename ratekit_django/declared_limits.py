@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from ratekit.core.limits import Limit, Policy
 from ratekit.web.table import Rule, Rules
+from ratekit.web.url_rules import fits
+from ratekit.web.view_limit import ViewLimit
 from ratekit_django.conf import conf
 from ratekit_django.decorators import limits_of_view
-from ratekit_django.rules import fits
 from ratekit_django.urls import Url, every_url
-from ratekit_django.view_limit import ViewLimit
 
 
 class DeclaredRules(Rules):
@@ -21,7 +21,7 @@ class DeclaredRules(Rules):
         limits: dict[str, Limit] = {}
         for url, limit in _declared():
             if (limit.endpoint or url.route) == path and limit.counts(method):
-                found = limit.policy_on(url, method).limits
+                found = limit.policy_on(method, url.operation).limits
                 limits |= {one.name: one for one in found if one.name not in limits}
         return Rule(path, Policy(path, limits.values())) if limits else None
 

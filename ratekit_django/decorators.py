@@ -11,10 +11,10 @@ from asgiref.sync import iscoroutinefunction
 from django.http.response import HttpResponseBase
 
 from ratekit.core.errors import ConfigurationError
+from ratekit.web.view_limit import ViewLimit, view_limit
 from ratekit_django import responses
 from ratekit_django.decisions import adecide, decide
 from ratekit_django.requests import Dispatch, RequestState
-from ratekit_django.view_limit import ViewLimit, view_limit
 
 Arguments = ParamSpec("Arguments")
 View = TypeVar("View", bound=Callable[..., Any])

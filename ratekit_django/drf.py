@@ -13,10 +13,10 @@ from ratekit.core.errors import ConfigurationError, MissingExtraError, RateLimit
 from ratekit.web.answers import ErrorResponse
 from ratekit.web.decide import Verdict
 from ratekit.web.table import RuleLimits
+from ratekit.web.view_limit import USER, ViewLimit, ViewOptions, Who, view_limit
 from ratekit_django.conf import conf
 from ratekit_django.decisions import client_address, decide, user_subject
 from ratekit_django.requests import RequestState
-from ratekit_django.view_limit import USER, ViewLimit, ViewOptions, Who, view_limit
 
 try:
     from rest_framework.exceptions import APIException

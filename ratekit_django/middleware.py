@@ -12,12 +12,12 @@ from django.http.response import HttpResponseBase
 from ratekit.web.answers import ANSWERED
 from ratekit.web.decide import Verdict, refusal_of, refuse
 from ratekit.web.drivers import run
+from ratekit.web.view_limit import ViewLimit
 from ratekit_django.conf import conf
 from ratekit_django.decisions import adecide, decide
 from ratekit_django.requests import Dispatch, RequestState
 from ratekit_django.responses import respond, with_headers
 from ratekit_django.urls import method_of, url_of
-from ratekit_django.view_limit import ViewLimit
 
 
 class RateLimitMiddleware:

@@ -9,11 +9,11 @@ from typing import Any, Unpack
 
 from ratekit.core.errors import MissingExtraError, RateLimitExceeded
 from ratekit.web.table import RuleLimits
+from ratekit.web.view_limit import USER, ViewOptions, view_limit
 from ratekit_django.conf import conf
 from ratekit_django.decisions import decide
 from ratekit_django.requests import RequestState
 from ratekit_django.urls import url_of
-from ratekit_django.view_limit import USER, ViewOptions, view_limit
 
 try:
     from ninja.throttling import BaseThrottle

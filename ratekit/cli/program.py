@@ -73,15 +73,21 @@ program = click.Group(
 click.version_option(ratekit.__version__, prog_name="ratekit")(program)
 
 
-def run(arguments: Sequence[str] | None = None, name: str = "ratekit", defaults: Mapping[str, Any] | None = None) -> int:
+def run(
+    arguments: Sequence[str] | None = None,
+    name: str = "ratekit",
+    defaults: Mapping[str, Any] | None = None,
+    more: Sequence[click.Command] = (),
+) -> int:
     """Run the program and return its exit code. An error is one sentence on stderr.
 
-    name is the name of the program in its messages; defaults are values for options of every command.
+    name is the name of the program in its messages; defaults are values for options of every command; more are commands
+    of the application that the program runs in.
     """
     logging.getLogger("ratekit").addHandler(logging.NullHandler())  # an error is printed once
     try:
         context = {"color": _color(), "default_map": _default_map(program, defaults or {})}
-        return _code(program.main(arguments, name, standalone_mode=False, **context))  # type: ignore[arg-type]
+        return _code(_with_commands(more).main(arguments, name, standalone_mode=False, **context))  # type: ignore[arg-type]
     except click.UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # click before 8.2 prints the help itself
             click.echo(error.format_message())
@@ -98,6 +104,15 @@ def run(arguments: Sequence[str] | None = None, name: str = "ratekit", defaults:
         return _fail("interrupted", INTERRUPTED)
     except SystemExit:  # so click ends completion, and a program whose output nobody reads any more
         return 0
+
+
+def _with_commands(more: Sequence[click.Command]) -> click.Group:
+    if not more:
+        return program
+    commands = {**program.commands, **{str(command.name): command for command in more}}
+    return click.Group(
+        program.name, commands, help=program.help, params=program.params, context_settings=program.context_settings
+    )
 
 
 def _default_map(group: click.Group, defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from rest_framework.response import Response
 
 from ratekit import ConfigurationError
 from ratekit.overrides import set_rate_limit_override
+from ratekit.web.url_rules import UrlRules
 from ratekit_django import RateLimitMixin, aapply_rate_limit, apply_rate_limit, rate_limit
 from ratekit_django.declared_limits import declared
 from ratekit_django.drf import RateLimitThrottle as DrfThrottle
 from ratekit_django.ninja import RateLimitThrottle
-from ratekit_django.rules import UrlRules
 
 pytestmark = pytest.mark.usefixtures("ratekit_clock")
 ADDRESS = "ip:203.0.113.7"

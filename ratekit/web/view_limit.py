@@ -1,9 +1,9 @@
-"""What is declared on a view, in a throttle or in a rule: a policy, whom it limits, and how."""
+"""What is declared on a view, in a throttle or in a rule of Django or Flask: a policy, whom it limits, and how."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Never, TypedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Never, TypedDict, Unpack
 
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.limit_names import OPTIONS, by_methods, by_operation, qualified, with_cost
@@ -14,7 +14,6 @@ from ratekit.web.arguments import check_endpoint, checked_cost, checked_mode, ch
 from ratekit.web.identity import KeyFunction, as_key_function, check_anonymous
 from ratekit.web.methods import checked_method
 from ratekit.web.table import RuleLimits
-from ratekit_django.urls import Url
 
 PROJECT, USER, ENDPOINT = "project", "user", "endpoint"
 By = KeyFunction | Callable[[Any], str | None] | str
@@ -26,7 +25,14 @@ class Who(NamedTuple):
 
     kind: str
     key: KeyFunction | None = None  # it is asked about ratekit's view of the request
-    call: Callable[[Any], Any] | None = None  # it is asked about Django's request, and may be awaited
+    call: Callable[[Any], Any] | None = None  # it is asked about the framework's request, and may be awaited
+
+    @property
+    def function(self) -> Callable[[Any], Any]:
+        """The application's own callable."""
+        if self.call is None:
+            raise TypeError(f"a limit by {self.kind} asks no callable of the application")
+        return self.call
 
 
 class ViewOptions(TypedDict, total=False):
@@ -58,11 +64,14 @@ class ViewLimit(NamedTuple):
         """Whether a request of that method is limited. HEAD is GET without the body."""
         return self.methods is None or method in self.methods or (method == "HEAD" and "GET" in self.methods)
 
-    def policy_on(self, url: Url, method: str) -> Policy:
-        """Return the policy for a method. Where none is declared, all methods share a counter, and OPTIONS has another."""
+    def policy_on(self, method: str, operation_of: Callable[[str], Sequence[str] | None]) -> Policy:
+        """Return the policy for a method. Where none is declared, all methods share a counter, and OPTIONS has another.
+
+        operation_of returns the methods that the view itself is declared for, None if it declares none.
+        """
         if self.methods is not None:
             return self.policy
-        operation = None if self.is_rule or self.endpoint is not None else url.operation(method)
+        operation = None if self.is_rule or self.endpoint is not None else operation_of(method)
         if operation is not None:
             return qualified(self.policy, by_operation(operation))
         return qualified(self.policy, OPTIONS) if method == "OPTIONS" else self.policy
@@ -124,3 +133,25 @@ def _checked_methods(methods: Iterable[str]) -> frozenset[str]:
     if not given or not all(isinstance(method, str) for method in given):
         raise ConfigurationError(f"methods {methods!r} is not a list of methods like ['POST']")
     return frozenset(checked_method(method, f"methods {given!r}") for method in given)
+
+
+class ApplyOptions(TypedDict, total=False):
+    """Further arguments, with the meaning that they have for rate_limit."""
+
+    endpoint: str | None
+    by: By
+    mode: str | RateLimitMode | None
+    on_outage: str | None
+    anonymous: str | None
+
+
+def applied_limit(
+    max_requests: int, expiry: float, increment_amount: int, subject: str | None, **options: Unpack[ApplyOptions]
+) -> ViewLimit:
+    """Make the limit of one call of apply_rate_limit: the numbers are those of the call."""
+    known = {*ApplyOptions.__annotations__, "subject", "max_requests", "expiry", "increment_amount", "key_suffix"}
+    refuse_unknown("apply_rate_limit", options, known)
+    if subject is not None:
+        options["by"] = lambda _: subject
+    # What a request costs is no part of the limit's name: the numbers are the call's, and not a limiter's own.
+    return view_limit(max_requests, expiry, **options)._replace(cost=lambda _: increment_amount)

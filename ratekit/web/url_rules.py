@@ -1,15 +1,15 @@
-"""Limits from settings: by the names and patterns of URLs, without touching a view."""
+"""Limits from the settings of Django or Flask: by the names and patterns of URLs, without touching a view."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ratekit.core.errors import ConfigurationError
 from ratekit.web.methods import split_method
 from ratekit.web.table import DEFAULT_ENDPOINT
-from ratekit_django.view_limit import ViewLimit, view_limit
+from ratekit.web.view_limit import ViewLimit, view_limit
 
 _KEY = re.compile(r"/[^\s*]*\*?|[^\s*/]+\*?")
 
@@ -18,23 +18,31 @@ class UrlRules:
     """Finds the limit of a URL: an exact rule, else the first with a '*' at its end that fits, else the default.
 
     Keys are names ("api:search", "api:*") or patterns as urls.py has them ("/datasets/<int:id>/search", "/api/*");
-    "POST login" is for one method. Values are rates, or dicts of what rate_limit takes.
+    "POST login" is for one method. Values are rates, or dicts of what rate_limit takes. spelled is how a framework spells
+    the names of these arguments, for error messages.
     """
 
-    def __init__(self, rules: Mapping[str, Any] | None, default: Any = None, exempt: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        rules: Mapping[str, Any] | None,
+        default: Any = None,
+        exempt: Iterable[str] = (),
+        *,
+        spelled: Callable[[str], str] = str.upper,
+    ) -> None:
         if not isinstance(rules, Mapping | None):
-            raise ConfigurationError(f"RULES {rules!r} is not a dict of URL names and patterns")
+            raise ConfigurationError(f"{spelled('rules')} {rules!r} is not a dict of URL names and patterns")
         if isinstance(exempt, str) or not isinstance(exempt, Iterable):
-            raise ConfigurationError(f"EXEMPT {exempt!r} is not a list of URL names and patterns")
+            raise ConfigurationError(f"{spelled('exempt')} {exempt!r} is not a list of URL names and patterns")
         table: list[tuple[str, ViewLimit | None]] = [(key, None) for key in exempt]
-        table += [(key, _rule(key, value)) for key, value in (rules or {}).items()]
+        table += [(key, _rule(spelled("rules"), key, value)) for key, value in (rules or {}).items()]
         self.table = [(_parsed(key)[1], limit) for key, limit in table]
         exact = [(key, limit) for key, limit in reversed(table) if not key.endswith("*")]
         self._exact: dict[tuple[str | None, str], ViewLimit | None]
         self._exact = {(method, _bare(text)): limit for key, limit in exact for method, text in [_parsed(key)]}
         self._prefixes: list[tuple[str | None, str, ViewLimit | None]]
         self._prefixes = [(*_parsed(key), limit) for key, limit in table if key.endswith("*")]
-        self._default = None if default is None else _limit("DEFAULT", default, endpoint=DEFAULT_ENDPOINT)
+        self._default = None if default is None else _limit(spelled("default"), default, endpoint=DEFAULT_ENDPOINT)
         self.limits = [limit for _, limit in table if limit is not None] + ([self._default] if self._default else [])
         self.is_empty = not self.limits
 
@@ -52,7 +60,7 @@ class UrlRules:
 
 
 def fits(key: str, route: str, name: str) -> bool:
-    """Whether a key of RULES means a URL."""
+    """Whether a key of the rules means a URL."""
     if key.endswith("*"):
         return route.startswith(key[:-1]) or name.startswith(key[:-1])
     return _bare(key) in (_bare(route), _bare(name))
@@ -72,15 +80,15 @@ def _parsed(key: str) -> tuple[str | None, str]:
     return method, text
 
 
-def _rule(key: str, value: Any) -> ViewLimit:
+def _rule(table: str, key: str, value: Any) -> ViewLimit:
     """Make the limit of a rule. If it is for several URLs, they are counted together, under the key without its method."""
     method, text = _parsed(key)
     if method is not None and isinstance(value, Mapping) and "methods" in value:
         raise ConfigurationError(
-            f"RULES[{key!r}] names a method, and so do its methods {value['methods']!r}: give one of them"
+            f"{table}[{key!r}] names a method, and so do its methods {value['methods']!r}: give one of them"
         )
     return _limit(
-        f"RULES[{key!r}]", value, endpoint=text if text.endswith("*") else None, methods=[method] if method else None
+        f"{table}[{key!r}]", value, endpoint=text if text.endswith("*") else None, methods=[method] if method else None
     )
 
 
