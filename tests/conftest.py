@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -13,7 +14,7 @@ from ratekit.admin import fleet_mode
 from ratekit.core import events, modes
 from ratekit.web.client_address import proxy_watch
 from ratekit.web.identity import limited_by_address, passes
-from support import servers
+from support import databases, servers
 
 # The same examples in every run, on machines that may be busy; RATEKIT_FUZZ=N (make fuzz) draws others each time.
 settings.register_profile("ratekit", deadline=None, database=None, derandomize="RATEKIT_FUZZ" not in os.environ)
@@ -24,6 +25,7 @@ settings.load_profile("ratekit")
 def _stop_servers() -> Iterator[None]:
     yield
     servers.stop_servers()
+    databases.stop_databases()
 
 
 @pytest.fixture(params=servers.SERVERS)
@@ -44,6 +46,12 @@ def redis_server() -> servers.Server:
     return running
 
 
+@pytest.fixture(params=databases.DATABASES)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database: a SQLite file, and one on each real server."""
+    return databases.new_database(request.param, tmp_path)
+
+
 @pytest.fixture(autouse=True)
 def _clean_modes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in (
@@ -52,6 +60,7 @@ def _clean_modes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "RATE_LIMIT_STORE_URL",
         "RATE_LIMIT_INSTANCES",
         "RATE_LIMIT_HASH_KEY",
+        "RATEKIT_DATABASE_URL",
         "WEB_CONCURRENCY",
     ):
         monkeypatch.delenv(name, raising=False)

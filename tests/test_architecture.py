@@ -13,8 +13,9 @@ import ratekit
 
 ROOT = Path(ratekit.__file__).parents[1]
 # A folder imports from those before it. A module directly in ratekit/ is a door: it imports from any folder but the last.
-FOLDERS = ["core", "stores", "telemetry", "limiter", "web", "rules", "admin", "report", "doors", "cli"]
+FOLDERS = ["core", "stores", "telemetry", "limiter", "web", "database", "rules", "admin", "report", "doors", "cli"]
 DRIVERS = {"redis", "valkey", "hiredis", "lupa"}
+DATABASE_LIBRARIES = {"alembic", "psycopg", "aiosqlite", "pymysql", "aiomysql"}
 FRAMEWORKS = {"click", "fastapi", "starlette", "django", "asgiref", "rest_framework", "ninja", "ddtrace", "flask"}
 HOMES = {"click": "ratekit.cli", "ddtrace": "ratekit.telemetry"}  # of what is no framework of a front
 
@@ -65,6 +66,8 @@ def wrong_imports(root: Path = ROOT) -> list[str]:
         found += [f"{name} imports {other}" for other in inner if level_of(other) > level_of(name)]
         for other in sorted({other.partition(".")[0] for other in names}):
             if other in DRIVERS and not name.startswith("ratekit.stores"):
+                found.append(f"{name} imports the driver {other}")
+            if other in DATABASE_LIBRARIES and not name.startswith("ratekit.database"):
                 found.append(f"{name} imports the driver {other}")
             if other in FRAMEWORKS and name.startswith("ratekit.") and not name.startswith(HOMES.get(other, "?")):
                 found.append(f"{name} imports the framework {other}")
@@ -117,7 +120,12 @@ def test_public_names_are_those_of_the_contract():
 def test_import_brings_no_driver_and_no_framework():
     code = "import sys, ratekit; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     loaded = set(subprocess.check_output([sys.executable, "-c", code], text=True).split())
-    assert not loaded & (DRIVERS | FRAMEWORKS | {"prometheus_client", "opentelemetry", "fakeredis", "pytest", "asyncio"})
+    assert not loaded & (
+        DRIVERS
+        | DATABASE_LIBRARIES
+        | FRAMEWORKS
+        | {"sqlalchemy", "prometheus_client", "opentelemetry", "fakeredis", "pytest", "asyncio"}
+    )
 
 
 def test_functions_stay_small():

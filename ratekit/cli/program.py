@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 import ratekit
-from ratekit.cli import completion, counters, doctor, explain, mode, overrides, report
-from ratekit.core.errors import ConfigurationError, RateLimitUnavailable
+from ratekit.cli import completion, counters, db, doctor, explain, mode, overrides, report
+from ratekit.core.errors import ConfigurationError, DatabaseUnavailable, RateLimitUnavailable
 
 USAGE, STORE, INTERRUPTED = 2, 3, 130
 COMMANDS: tuple[click.Command, ...] = (
@@ -24,6 +24,7 @@ COMMANDS: tuple[click.Command, ...] = (
     explain.explain,
     report.report,
     doctor.doctor,
+    db.db,
     completion.completion,
 )
 
@@ -61,7 +62,7 @@ Exit codes:
   0  done; for check: the request passes
   1  for check: the request is refused
   2  an argument is wrong or missing
-  3  the store does not answer; for doctor: there is a problem
+  3  the store or the database does not answer; for doctor: there is a problem
 """
 
 program = click.Group(
@@ -100,6 +101,8 @@ def run(
         return _fail(str(error), USAGE)
     except RateLimitUnavailable as error:
         return _fail(f"the store does not answer: {error.reason}", STORE)
+    except DatabaseUnavailable as error:
+        return _fail(str(error), STORE)
     except click.Abort:
         return _fail("interrupted", INTERRUPTED)
     except SystemExit:  # so click ends completion, and a program whose output nobody reads any more

@@ -5,6 +5,7 @@ RatekitError
 │   └── MissingExtraError       also an ImportError: an optional dependency is not installed
 ├── RateLimitExceeded           the caller is over the limit; carries the result
 ├── RateLimitUnavailable        the store cannot tell, and the limiter was asked to refuse then
+├── DatabaseUnavailable         the database does not answer; no check of a limit raises it
 ├── UnusableRequestError        who asks, or what it costs, cannot be told from the request: a 4xx
 └── WrongTypeError              also a TypeError: a callable of the application answered what it must not: a 500
 """
@@ -57,6 +58,17 @@ class RateLimitUnavailable(RatekitError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.reason, self.retry_after)
+
+
+class DatabaseUnavailable(RatekitError):
+    """The database does not answer, or refuses. `reason` is its own sentence, without passwords."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the database does not answer: {reason}")
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.reason,)
 
 
 class UnusableRequestError(RatekitError):

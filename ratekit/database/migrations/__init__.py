@@ -1,0 +1,1 @@
+"""The migrations, in the form that Alembic reads."""
