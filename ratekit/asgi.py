@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Unpack
 
@@ -63,7 +64,7 @@ class RateLimitMiddleware:
         mode = options.mode()
         rule = None if mode is _OFF else options.rules.found[scope.get("method", "GET"), asgi_path(scope)]
         if rule is None:
-            await self.app(scope, receive, send)
+            await self._answer(scope, receive, send, Ledger())
             return
         groups = options.known_groups(rule, asgi_peer(scope), mode)
         if groups is None:
@@ -74,25 +75,30 @@ class RateLimitMiddleware:
                 await send_response(read, scope, receive, send)
                 return
             groups = read
-        await self._limit(scope, receive, send, groups)
+        await self._answer(scope, receive, send, Ledger.of(scope), groups)
 
-    async def _limit(self, scope: Scope, receive: Receive, send: Send, groups: Sequence[Group]) -> None:
-        ledger = Ledger.of(scope)
-        try:
-            verdict = await decide_request(groups, ledger, self.options.writer, self.limiter)
-        except BaseException:
-            await self._release(groups)  # it may have been cancelled when the slots were taken
-            raise
-        if verdict.response is not None:
-            await send_response(verdict.response, scope, receive, send)
-            return
+    async def _answer(
+        self, scope: Scope, receive: Receive, send: Send, ledger: Ledger, groups: Sequence[Group] = ()
+    ) -> None:
+        """Decide a request, let the application answer it, and answer what its own use of a limiter has raised."""
+        if groups:
+            try:
+                verdict = await decide_request(groups, ledger, self.options.writer, self.limiter)
+            except BaseException:
+                await self._release(groups)  # it may have been cancelled when the slots were taken
+                raise
+            if verdict.response is not None:
+                await send_response(verdict.response, scope, receive, send)
+                return
         sender = Sender(send, ledger, self.options.writer, self)
         try:
-            await self.app(scope, receive, sender)
-        except ANSWERED as error:
-            if sender.has_started:
-                raise
-            await send_response(await self._refusal(error, ledger), scope, None, send)
+            try:
+                await self.app(scope, receive, sender)
+            except Exception as raised:
+                if not sender.leaves(raised):
+                    raise
+            if sender.error is not None:
+                await send_response(await self._refusal(sender.error, ledger), scope, None, send)
         finally:
             if ledger.has_slots:  # all of them, even if the request is cancelled meanwhile
                 await shielded(arun(release(ledger, self.limiter.store.place), self.limiter))
@@ -131,7 +137,7 @@ def results_in(scope: Scope) -> list[RateLimitResult]:
 class Sender:
     """The send of a request: writes the headers of what was decided, once, where the response starts."""
 
-    __slots__ = ("_front", "_ledger", "_lines", "_results", "_send", "_writer", "has_started")
+    __slots__ = ("_front", "_ledger", "_lines", "_results", "_send", "_writer", "error", "has_started")
 
     def __init__(
         self, send: Send, ledger: Ledger, writer: ResponseWriter, front: Any = None, lines: list[RawLine] | None = None
@@ -143,13 +149,23 @@ class Sender:
         self._lines = lines  # of the results so far
         self._results = len(ledger.results)
         self.has_started = False
+        self.error: RatekitError | None = None  # of a limiter that the application has called, left to its front to answer
+
+    def leaves(self, raised: BaseException | None) -> bool:
+        """Whether the application has left it to its front to answer a limiter's error, and not begun to answer itself."""
+        if self.error is None and not self.has_started and isinstance(raised, ANSWERED):
+            self.error = raised
+        return self.error is not None
 
     def __call__(self, message: Message) -> Awaitable[None]:
-        """Send a message."""
-        self.has_started = True
+        """Send a message, but for the 500 that a framework makes of a limiter's error: Starlette does, before it raises."""
         if message["type"] not in _STARTS:
-            return self._send(message)
-        ledger, refused = self._ledger, message.get("status") == 429
+            self.has_started = self.error is None
+            return self._send(message) if self.error is None else _nothing()
+        ledger, status = self._ledger, message.get("status")
+        if status == 500 and not self.has_started and self.leaves(sys.exc_info()[1]):
+            return _nothing()
+        self.has_started, refused = True, status == 429
         if refused or self._lines is None or len(ledger.results) != self._results:
             lines = self._writer.written(message.get("headers", ()), ledger.results, refused=refused)
         else:
@@ -162,6 +178,9 @@ class Sender:
     async def _send_after_giving_back(self, message: Message) -> None:
         await self._front.give_back(self._ledger)
         await self._send(message)
+
+
+async def _nothing() -> None: ...
 
 
 async def read_body(receive: Receive, most: int) -> tuple[bytes | None, Receive]:

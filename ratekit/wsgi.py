@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Unpack
 
 from ratekit.admin.fleet_mode import follow
-from ratekit.core.errors import UnusableRequestError
+from ratekit.core.errors import RatekitError, UnusableRequestError
 from ratekit.core.modes import RateLimitMode
 from ratekit.limiter.limiters import RateLimiter
 from ratekit.stores.contract import StoreGiven
@@ -46,6 +48,7 @@ class RateLimitMiddleware:
         if fleet_mode:
             follow(limiter if limiter is not None else store)
         self.options = MiddlewareOptions(self.limiter, **options)
+        _answer_errors_of(app, self.answer)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Pass a request on, or answer it in place of the application."""
@@ -53,7 +56,7 @@ class RateLimitMiddleware:
         request = WsgiRequest(environ, self.options.proxies)
         rule = None if mode is RateLimitMode.OFF else self.options.rules.find(request.method, request.path)
         if rule is None:
-            return self.app(environ, start_response)
+            return self._pass_on(environ, start_response, Ledger())
         ledger = Ledger.of(environ)
         verdict = self._decide(environ, request, rule, mode, ledger)
         if verdict.response is not None:
@@ -89,16 +92,25 @@ class RateLimitMiddleware:
         try:
             body = self.app(environ, starter)
         except ANSWERED as error:
-            self._release(ledger)
             if starter.has_started:
+                self._release(ledger)
                 raise
-            run(refuse(ledger, self.limiter.store.place), self.limiter)
-            return send_response(refusal_of(error, ledger, self.options.writer), environ, start_response)
+            return self.answer(error)(environ, start_response)
         except BaseException:
             self._release(ledger)
             raise
         # From here on, the server closes the response, and that frees the slots.
         return Response(body, lambda: self._release(ledger)) if ledger.has_slots else body
+
+    def answer(self, error: RatekitError) -> App:
+        """Return a WSGI application that answers the error of a limiter which the application has called itself."""
+
+        def answering(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+            ledger = Ledger.of(environ)
+            run(refuse(ledger, self.limiter.store.place), self.limiter)
+            return send_response(refusal_of(error, ledger, self.options.writer), environ, start_response)
+
+        return answering
 
     def give_back(self, ledger: Ledger) -> None:
         """Give back what was spent for a request that the application behind has refused by a limit of its own."""
@@ -107,6 +119,22 @@ class RateLimitMiddleware:
     def _release(self, ledger: Ledger) -> None:
         if ledger.has_slots:
             run(release(ledger, self.limiter.store.place), self.limiter)
+
+
+def _answer_errors_of(app: Any, answer: Callable[[RatekitError], App]) -> None:
+    """Let Flask, which answers every error itself, answer those of limiters as the front does. Its own handlers are kept.
+
+    Flask takes a WSGI application for a response. It refuses new handlers once it has served a request.
+    """
+    flask = getattr(app, "__self__", app)  # app.wsgi_app is a method
+    register, handlers = getattr(flask, "register_error_handler", None), getattr(flask, "error_handler_spec", None)
+    if register is None or handlers is None:
+        return
+    own = handlers[None][None]  # of the application as a whole, and not of a status
+    for kind in ANSWERED:
+        if kind not in own:
+            with suppress(AssertionError):
+                register(kind, answer)
 
 
 class Response:
@@ -139,7 +167,10 @@ class Starter:
         self.has_started = False
 
     def __call__(self, status: str, lines: list[tuple[str, str]], *more: Any) -> Any:
-        """Start the response."""
+        """Start the response. The 500 that stands for a limiter's error is not sent: the error goes on to the front."""
+        error = (more[0] if more and more[0] else sys.exc_info())[1]
+        if status.startswith("500") and isinstance(error, ANSWERED) and not self.has_started:
+            raise error
         self.has_started = True
         added = self._front.options.writer.lines(self._ledger.results, refused=status.startswith("429"))
         names = {name.lower() for name in added}

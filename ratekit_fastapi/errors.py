@@ -11,11 +11,17 @@ from starlette.responses import Response
 
 from ratekit.core import errors
 from ratekit.core.results import RateLimitResult
-from ratekit.web.answers import ErrorResponse
+from ratekit.web.answers import ANSWERED, ErrorResponse
+from ratekit.web.decide import Ledger, refusal_of, refuse
+from ratekit.web.drivers import arun
+from ratekit_fastapi.settings import settings_of
 
 
 class _Refused(HTTPException):
-    """An answer of ratekit's: with `install` its own body, without it FastAPI's {"detail": …}."""
+    """An answer of ratekit's: with `install` its own body, without it FastAPI's {"detail": …}.
+
+    Subclasses name the core's class first: an application's handler for that one is used before one for HTTPException.
+    """
 
     def __init__(self, response: ErrorResponse, detail: str) -> None:
         lines = {name: value for name, value in response.headers.items() if name != "Content-Type"}
@@ -23,7 +29,7 @@ class _Refused(HTTPException):
         self.response = response
 
 
-class RateLimitExceeded(_Refused, errors.RateLimitExceeded):
+class RateLimitExceeded(errors.RateLimitExceeded, _Refused):
     """A 429. `result` says by how much and until when."""
 
     def __init__(self, response: ErrorResponse, result: RateLimitResult) -> None:
@@ -31,7 +37,7 @@ class RateLimitExceeded(_Refused, errors.RateLimitExceeded):
         self.result = result
 
 
-class RateLimitUnavailable(_Refused, errors.RateLimitUnavailable):
+class RateLimitUnavailable(errors.RateLimitUnavailable, _Refused):
     """A 503: the store cannot tell, and the limiter refuses then."""
 
     def __init__(self, response: ErrorResponse, error: errors.RateLimitUnavailable) -> None:
@@ -39,7 +45,7 @@ class RateLimitUnavailable(_Refused, errors.RateLimitUnavailable):
         self.reason, self.retry_after = error.reason, error.retry_after
 
 
-class UnusableRequestError(_Refused, errors.UnusableRequestError):
+class UnusableRequestError(errors.UnusableRequestError, _Refused):
     """A 4xx: the request does not say what a limit needs to know."""
 
     def __init__(self, response: ErrorResponse, error: errors.UnusableRequestError) -> None:
@@ -47,18 +53,30 @@ class UnusableRequestError(_Refused, errors.UnusableRequestError):
         self.status = error.status
 
 
-REFUSALS = (RateLimitExceeded, RateLimitUnavailable, UnusableRequestError)
+async def answer(request: Request, error: Exception) -> Response:
+    """Answer a refusal with ratekit's own body: by our limiters, or by one that the application has called itself.
 
-
-async def answer(_: Request, error: Exception) -> Response:
-    """Answer a refusal with ratekit's own body."""
-    response: ErrorResponse = error.response  # type: ignore[attr-defined]
+    Raises any other error of ratekit's, and what a WebSocket has to be closed for.
+    """
+    if isinstance(error, _Refused):
+        response = error.response
+    elif isinstance(error, ANSWERED) and request.scope["type"] == "http":
+        response = await answer_to(error, request.scope)
+    else:
+        raise error
     return Response(response.body, response.status, headers=response.headers)
+
+
+async def answer_to(error: errors.RatekitError, scope: MutableMapping[str, Any]) -> ErrorResponse:
+    """Return the response to an error of a limiter that the application has called; give back what the request has spent."""
+    settings, ledger = settings_of(scope), Ledger.of(scope)
+    limiter = settings.limiter()
+    await arun(refuse(ledger, limiter.store.place), limiter)
+    return refusal_of(error, ledger, settings.writer)
 
 
 def answer_in(scope: MutableMapping[str, Any]) -> None:
     """Let the application that runs answer refusals like the one that it is mounted in, unless it has a way of its own."""
     handlers = scope.get("starlette.exception_handlers")
     if isinstance(handlers, tuple):
-        for kind in REFUSALS:
-            handlers[0].setdefault(kind, answer)
+        handlers[0].setdefault(errors.RatekitError, answer)

@@ -10,19 +10,18 @@ from fastapi import FastAPI
 from starlette.applications import Starlette
 
 from ratekit.asgi import App, Receive, Scope, Send, Sender, send_response
-from ratekit.core.errors import ConfigurationError
+from ratekit.core.errors import ConfigurationError, RatekitError
 from ratekit.core.headers import DEFAULT_STYLE, PROBLEM_TYPE
 from ratekit.core.keys import DEFAULT_PREFIX, check_prefix
 from ratekit.core.modes import get_rate_limit_mode
 from ratekit.limiter.operations import LimiterOptions
 from ratekit.stores.contract import AsyncStoreGiven
-from ratekit.web.answers import ANSWERED, BodyFunction, ResponseWriter
+from ratekit.web.answers import BodyFunction, ResponseWriter
 from ratekit.web.arguments import refuse_unknown
 from ratekit.web.client_address import X_FORWARDED_FOR, TrustedProxies
-from ratekit.web.decide import Ledger, refusal_of, refuse
-from ratekit.web.drivers import arun
+from ratekit.web.decide import Ledger
 from ratekit_fastapi.bodies import BoundedReceive
-from ratekit_fastapi.errors import REFUSALS, answer
+from ratekit_fastapi.errors import answer, answer_to
 from ratekit_fastapi.routes import calls_of, is_limiter, route_contexts
 from ratekit_fastapi.settings import SETTINGS, Identify, Settings
 
@@ -106,20 +105,18 @@ class HeadersMiddleware:
         sender = Sender(send, ledger, settings.writer)
         try:
             await self.app(scope, BoundedReceive(receive, scope) if scope["type"] == "http" else receive, sender)
-        except ANSWERED as error:
-            if sender.has_started:
+        except Exception as raised:
+            if not sender.leaves(raised):
                 raise
-            limiter = settings.limiter()
-            await arun(refuse(ledger, limiter.store.place), limiter)
-            await send_response(refusal_of(error, ledger, settings.writer), scope, None, send)
+        if sender.error is not None:
+            await send_response(await answer_to(sender.error, scope), scope, None, send)
 
 
 def _connect(app: Starlette, settings: Settings, *, document: bool, fleet_mode: bool) -> None:
     app.state.ratekit = settings
     if fleet_mode:
         settings.follow_fleet()
-    for error in REFUSALS:
-        app.add_exception_handler(error, answer)
+    app.exception_handlers.setdefault(RatekitError, answer)  # an application's own, before or after, is used instead
     app.add_middleware(HeadersMiddleware, settings=settings)
     _close_with(app, settings)
     if document and isinstance(app, FastAPI):
