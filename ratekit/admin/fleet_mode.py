@@ -21,6 +21,7 @@ from ratekit.core import clock
 from ratekit.core.errors import ConfigurationError, RateLimitUnavailable
 from ratekit.core.keys import mode_key
 from ratekit.core.modes import RateLimitMode, add_mode_source, as_mode
+from ratekit.core.poller import Poller
 from ratekit.limiter.limiters import AsyncRateLimiter, RateLimiter
 from ratekit.stores.contract import Store
 
@@ -99,20 +100,12 @@ class Follower:
         self._key = key
         self._mode: RateLimitMode | None = None
         self._trouble: str | None = None
-        self._start()
+        self._poller = Poller(self._read, _INTERVAL, "ratekit-fleet")
         self._remove = add_mode_source(self._current, SOURCE)
 
     def refresh(self) -> None:
-        """Read the store now. What there is to log of it is logged before the mode is in force."""
-        with self._reading:
-            try:
-                found: FleetMode | None = drive(self._store, _read_mode(self._key))
-                mode = None if found is None else as_mode(found.mode, SOURCE)
-            except (RateLimitUnavailable, ConfigurationError) as error:
-                self._log_change(str(error))
-            else:
-                self._log_change(None)
-                self._mode = mode
+        """Read the store now."""
+        self._poller.run_now()
 
     def close(self) -> None:
         """Stop following, unless another caller follows the same URL."""
@@ -123,23 +116,22 @@ class Follower:
             for name in [name for name, follower in _followers.items() if follower is self]:
                 del _followers[name]
         self._remove()
-        self._stop.set()
+        self._poller.close()
 
     def _current(self) -> RateLimitMode | None:
-        if not self._thread.is_alive():  # this process was forked from the one that started the thread
-            self._start()
+        self._poller.revive()
         return self._mode
 
-    def _start(self) -> None:
-        self._reading = threading.Lock()  # a new one after a fork: the thread that held the old one is not there
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._poll, args=(self._stop,), name="ratekit-fleet", daemon=True)
-        self._thread.start()
-
-    def _poll(self, stop: threading.Event) -> None:
-        while stop is self._stop and not stop.is_set():
-            self.refresh()
-            stop.wait(_INTERVAL)
+    def _read(self) -> None:
+        """Read the store. What there is to log of it is logged before the mode is in force."""
+        try:
+            found: FleetMode | None = drive(self._store, _read_mode(self._key))
+            mode = None if found is None else as_mode(found.mode, SOURCE)
+        except (RateLimitUnavailable, ConfigurationError) as error:
+            self._log_change(str(error))
+        else:
+            self._log_change(None)
+            self._mode = mode
 
     def _log_change(self, trouble: str | None) -> None:
         if trouble is not None and self._trouble is None:
