@@ -18,6 +18,7 @@ DRIVERS = {"redis", "valkey", "hiredis", "lupa"}
 DATABASE_LIBRARIES = {"alembic", "psycopg", "aiosqlite", "pymysql", "aiomysql"}
 FRAMEWORKS = {"click", "fastapi", "starlette", "django", "asgiref", "rest_framework", "ninja", "ddtrace", "flask"}
 HOMES = {"click": "ratekit.cli", "ddtrace": "ratekit.telemetry"}  # of what is no framework of a front
+OF_RULES = {"pydantic", "pydantic_core", "yaml", "pymongo"}  # what only documents of rules need
 
 
 def modules(root: Path = ROOT) -> dict[str, Path]:
@@ -69,6 +70,8 @@ def wrong_imports(root: Path = ROOT) -> list[str]:
                 found.append(f"{name} imports the driver {other}")
             if other in DATABASE_LIBRARIES and not name.startswith("ratekit.database"):
                 found.append(f"{name} imports the driver {other}")
+            if other in OF_RULES and name.startswith("ratekit.") and not name.startswith("ratekit.rules"):
+                found.append(f"{name} imports {other}, which only rules need")
             if other in FRAMEWORKS and name.startswith("ratekit.") and not name.startswith(HOMES.get(other, "?")):
                 found.append(f"{name} imports the framework {other}")
     return found
@@ -90,6 +93,7 @@ def test_folders_import_only_from_those_above_them():
         ("ratekit/web/answers.py", "def f():\n    import ratekit.asgi", "ratekit.web.answers imports ratekit.asgi"),
         ("ratekit/asgi.py", "from ratekit_fastapi import install", "ratekit.asgi imports ratekit_fastapi"),
         ("ratekit/limiter/limiters.py", "import redis.asyncio", "ratekit.limiter.limiters imports the driver redis"),
+        ("ratekit/web/table.py", "import pydantic", "ratekit.web.table imports pydantic, which only rules need"),
         ("ratekit/wsgi.py", "from django.http import HttpRequest", "ratekit.wsgi imports the framework django"),
     ],
 )
@@ -125,6 +129,7 @@ def test_import_brings_no_driver_and_no_framework():
         | DATABASE_LIBRARIES
         | FRAMEWORKS
         | {"sqlalchemy", "prometheus_client", "opentelemetry", "fakeredis", "pytest", "asyncio"}
+        | OF_RULES
     )
 
 

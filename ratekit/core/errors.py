@@ -2,21 +2,25 @@
 
 RatekitError
 ├── ConfigurationError          also a ValueError: something was built with a value that makes no sense
+│   ├── DocumentError           a document of rules is refused; carries every problem and its place
 │   └── MissingExtraError       also an ImportError: an optional dependency is not installed
 ├── RateLimitExceeded           the caller is over the limit; carries the result
 ├── RateLimitUnavailable        the store cannot tell, and the limiter was asked to refuse then
 ├── DatabaseUnavailable         the database does not answer; no check of a limit raises it
+├── SourceUnavailable           the source of the rules does not answer
 ├── UnusableRequestError        who asks, or what it costs, cannot be told from the request: a 4xx
-├── UnknownLimitsError          limits= or plan_of answered a name or a rate that stands for no limits: a 500
 └── WrongTypeError              also a TypeError: a callable of the application answered what it must not: a 500
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ratekit.core.results import RateLimitResult
+
+_MOST_SHOWN = 5  # problems of a document in the text of one error
 
 
 class RatekitError(Exception):
@@ -25,6 +29,20 @@ class RatekitError(Exception):
 
 class ConfigurationError(RatekitError, ValueError):
     """A value that makes no sense; the message names the field and the value."""
+
+
+class DocumentError(ConfigurationError):
+    """A document of rules is refused whole. `problems` has a sentence for each fault, which begins with its place."""
+
+    def __init__(self, problems: Sequence[str], origin: str = "") -> None:
+        self.problems = tuple(problems)
+        self.origin = origin
+        more = f" (and {len(self.problems) - _MOST_SHOWN} more)" if len(self.problems) > _MOST_SHOWN else ""
+        text = "; ".join(self.problems[:_MOST_SHOWN]) + more
+        super().__init__(f"{origin}: {text}" if origin else text)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problems, self.origin)
 
 
 class MissingExtraError(ConfigurationError, ImportError):
@@ -72,6 +90,10 @@ class DatabaseUnavailable(RatekitError):
         return type(self), (self.reason,)
 
 
+class SourceUnavailable(RatekitError):
+    """The source of the rules does not answer. The rules in force stay."""
+
+
 class UnusableRequestError(RatekitError):
     """Who asks, or what it costs, cannot be told from the request. `status` is the 4xx to answer with."""
 
@@ -81,12 +103,8 @@ class UnusableRequestError(RatekitError):
         self.status = status
 
 
-class UnknownLimitsError(RatekitError):
-    """A callable of the application (limits, plan_of) answered what is neither a plan nor limits: a bug, and so a 500."""
-
-
 class WrongTypeError(RatekitError, TypeError):
-    """A callable of the application (by, cost, limits, …) answered a value of a wrong type: a bug, and so a 500.
+    """A callable of the application (by, identify, cost) answered a value of a wrong type: a bug, and so a 500.
 
     The message names the type and never the value, which may be a secret.
     """

@@ -17,7 +17,9 @@ from typing import NamedTuple
 from ratekit.core.errors import ConfigurationError
 
 # {id}, {id:int} and {name:path} as in Starlette and FastAPI; <id>, <int:id> and <path:name> as in Flask and Django.
-_PARAMETER = re.compile(r"\{[A-Za-z_]\w*(?::(?P<braced>\w+))?\}|<(?:(?P<angled>\w+)(?:\([^()<>]*\))?:)?[A-Za-z_]\w*>")
+_PARAMETER = re.compile(
+    r"\{(?P<name>[A-Za-z_]\w*)(?::(?P<braced>\w+))?\}|<(?:(?P<angled>\w+)(?:\([^()<>]*\))?:)?(?P<flask_name>[A-Za-z_]\w*)>"
+)
 _LAST_OF_SEVERAL = re.compile(r"/(?:\{[A-Za-z_]\w*:path\}|<path:[A-Za-z_]\w*>)$")
 _ONE_SEGMENT = {"str", "string", "int", "float", "uuid", "slug", "any"}  # the type is not looked at
 _SEVERAL = "path"
@@ -43,6 +45,18 @@ class Pattern:
     def matches(self, path: str) -> bool:
         """Whether a path fits. It has no doubled slashes, and none at its end."""
         return any(_fits(shape, path) for shape in self._shapes)
+
+    @property
+    def segments(self) -> dict[str, int]:
+        """The positions of the parameters that are one whole segment of every path that fits, by their names."""
+        found: dict[str, int] = {}
+        for position, segment in enumerate(self.text.split("/")):
+            match = _PARAMETER.fullmatch(segment)
+            if match and _SEVERAL not in (match["braced"], match["angled"]):
+                found[match["name"] or match["flask_name"]] = position
+            elif any(_SEVERAL in (one["braced"], one["angled"]) for one in _PARAMETER.finditer(segment)):
+                break
+        return found
 
 
 def _checked(text: str) -> str:

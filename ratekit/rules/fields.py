@@ -1,0 +1,101 @@
+"""The types of the fields of a document that a type of Python cannot say alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema
+
+from ratekit.core.errors import ConfigurationError
+from ratekit.core.limits import MOST_REQUESTS
+from ratekit.rules.identities import Part, read_part
+from ratekit.rules.problems import fault, shown
+from ratekit.web.methods import checked_method
+from ratekit.web.patterns import Pattern
+
+MOST_KEY = 1024  # characters of a name, or of a key of custom limits
+_HOST = r"^(\*\.)?[A-Za-z0-9._-]+$"
+_SEVERAL = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+def _one_or_all(value: tuple[str, ...]) -> Any:
+    return value[0] if len(value) == 1 else list(value)
+
+
+def _checked(check: Callable[[str], str]) -> Callable[[Any], str]:
+    def validate(value: Any) -> str:
+        if not isinstance(value, str):
+            raise fault(f"{shown(value)} is not a text")
+        try:
+            return check(value)
+        except ConfigurationError as error:
+            raise fault(str(error)) from None
+
+    return validate
+
+
+def _moment(value: Any) -> datetime:
+    """Return a point in time. One without a zone is in UTC, as databases keep them."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise fault(f"{shown(value)} is not a time: write it like '2026-11-18T09:00:00Z'") from None
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day, tzinfo=UTC)
+    if not isinstance(value, datetime):
+        raise fault(f"{shown(value)} is not a time: write it like '2026-11-18T09:00:00Z'")
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def _cost(value: Any) -> int | Part:
+    if type(value) is int:
+        if not 0 <= value <= MOST_REQUESTS:
+            raise fault(f"{value} is not between 0 and {MOST_REQUESTS}")
+        return value
+    part = value if isinstance(value, Part) else read_part(value)
+    if part.kind in ("ip", "principal", "everyone"):
+        raise fault(f"{str(part)!r} is not a cost: it is a number, or where the request says one, like 'json:size'")
+    return part
+
+
+def _check_path(text: str) -> str:
+    return Pattern(text).text
+
+
+def _check_method(text: str) -> str:
+    return checked_method(text, "the field")
+
+
+NonEmpty = Annotated[str, Field(min_length=1, max_length=MOST_KEY)]
+_OneOrSeveral = (
+    BeforeValidator(_as_list),
+    PlainSerializer(_one_or_all, return_type=Any),
+    WithJsonSchema(_SEVERAL),
+)
+Texts = Annotated[tuple[NonEmpty, ...], Field(min_length=1, strict=False), *_OneOrSeveral]
+Hosts = Annotated[tuple[Annotated[str, Field(pattern=_HOST)], ...], Field(min_length=1, strict=False), *_OneOrSeveral]
+Methods = Annotated[
+    tuple[Annotated[str, PlainValidator(_checked(_check_method))], ...],
+    Field(min_length=1, strict=False),
+    *_OneOrSeveral,
+]
+PathField = Annotated[str, PlainValidator(_checked(_check_path)), WithJsonSchema({"type": "string", "pattern": "^/"})]
+Moment = Annotated[
+    datetime,
+    PlainValidator(_moment),
+    PlainSerializer(lambda value: value.isoformat(), return_type=str),
+    WithJsonSchema({"type": "string", "examples": ["2026-11-18T09:00:00Z"]}),
+]
+CostField = Annotated[
+    int | Part,
+    PlainValidator(_cost),
+    PlainSerializer(lambda cost: cost if isinstance(cost, int) else str(cost), return_type=Any),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0, "maximum": MOST_REQUESTS}, {"type": "string"}]}),
+]
