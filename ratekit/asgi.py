@@ -16,9 +16,10 @@ from ratekit.stores.contract import AsyncStoreGiven
 from ratekit.web.answers import ANSWERED, ErrorResponse, ResponseWriter
 from ratekit.web.decide import Group, Ledger, give_back, refusal_of, refuse, release, releases_of
 from ratekit.web.drivers import arun, decide_request
-from ratekit.web.identity import body_too_long
+from ratekit.web.identity import KeyFunction, body_too_long
 from ratekit.web.options import MiddlewareKeywords, MiddlewareOptions, split_arguments
 from ratekit.web.requests import AsgiRequest, asgi_path, asgi_peer
+from ratekit.web.table import Rule
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -62,20 +63,30 @@ class RateLimitMiddleware:
             return
         options = self.options
         mode = options.mode()
-        rule = None if mode is _OFF else options.rules.found[scope.get("method", "GET"), asgi_path(scope)]
-        if rule is None:
+        rules = () if mode is _OFF else self._rules_of(scope, receive)
+        if not rules:
             await self._answer(scope, receive, send, Ledger())
             return
-        groups = options.known_groups(rule, asgi_peer(scope), mode)
+        groups = options.known_groups(rules, asgi_peer(scope), mode)
         if groups is None:
-            request = AsgiRequest(scope, options.proxies)
-            receive = await self._with_body(request, receive)
-            read = options.read(request, rule, mode)
+            body = _Body(self.request(scope, receive), receive)
+            read = await arun(options.read(body.request, rules, mode, body.load), self.limiter)
+            receive = body.receive
             if isinstance(read, ErrorResponse):
                 await send_response(read, scope, receive, send)
                 return
             groups = read
         await self._answer(scope, receive, send, Ledger.of(scope), groups)
+
+    def _rules_of(self, scope: Scope, receive: Receive) -> Sequence[Rule]:
+        table = self.options.table
+        if table is not None:
+            return table.found[scope.get("method", "GET"), asgi_path(scope)]
+        return self.options.rules.find(self.request(scope, receive))
+
+    def request(self, scope: Scope, receive: Receive) -> AsgiRequest:
+        """Return a request as key functions and rules see it."""
+        return AsgiRequest(scope, self.options.proxies)
 
     async def _answer(
         self, scope: Scope, receive: Receive, send: Send, ledger: Ledger, groups: Sequence[Group] = ()
@@ -103,18 +114,6 @@ class RateLimitMiddleware:
             if ledger.has_slots:  # all of them, even if the request is cancelled meanwhile
                 await shielded(arun(release(ledger, self.limiter.store.place), self.limiter))
 
-    async def _with_body(self, request: AsgiRequest, receive: Receive) -> Receive:
-        """Read the body for a key function that looks into it; return a receive that still has the body."""
-        by = self.options.by
-        if request.native["type"] != "http" or not by.looks_into_body(request):
-            return receive
-        if request.is_longer_than(by.most_body):
-            request.body_error = body_too_long(by)
-            return receive
-        request.body, again = await read_body(receive, by.most_body)
-        request.body_error = body_too_long(by) if request.body is None else None
-        return again
-
     async def _refusal(self, error: RatekitError, ledger: Ledger) -> ErrorResponse:
         """Return the response to an error that the application's own use of a limiter has raised."""
         await arun(refuse(ledger, self.limiter.store.place), self.limiter)
@@ -127,6 +126,27 @@ class RateLimitMiddleware:
     async def _release(self, groups: Sequence[Group]) -> None:
         if calls := releases_of(groups):
             await self.limiter.give_back(calls)
+
+
+class _Body:
+    """The body of a request, read for a key function that looks into it; receive still has it."""
+
+    __slots__ = ("receive", "request")
+
+    def __init__(self, request: AsgiRequest, receive: Receive) -> None:
+        self.request = request
+        self.receive = receive
+
+    async def load(self, by: KeyFunction) -> None:
+        """Read the body, no more than the key function may look into."""
+        request = self.request
+        if request.native["type"] != "http":
+            return
+        if request.is_longer_than(by.most_body):
+            request.body_error = body_too_long(by)
+            return
+        request.body, self.receive = await read_body(self.receive, by.most_body)
+        request.body_error = body_too_long(by) if request.body is None else None
 
 
 def results_in(scope: Scope) -> list[RateLimitResult]:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Unpack
 
 from ratekit.admin.fleet_mode import follow
 from ratekit.core.errors import RatekitError, UnusableRequestError
 from ratekit.core.modes import RateLimitMode
+from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import RateLimiter
 from ratekit.stores.contract import StoreGiven
 from ratekit.web.answers import ANSWERED, ErrorResponse
 from ratekit.web.decide import Ledger, Verdict, decide, give_back, refusal_of, refuse, release, releases_of
 from ratekit.web.drivers import run
-from ratekit.web.identity import body_too_long
+from ratekit.web.identity import KeyFunction, body_too_long
 from ratekit.web.options import MiddlewareKeywords, MiddlewareOptions, split_arguments
 from ratekit.web.requests import MOST_DIGITS, WsgiRequest
 from ratekit.web.table import Rule
@@ -54,21 +56,20 @@ class RateLimitMiddleware:
         """Pass a request on, or answer it in place of the application."""
         mode = self.options.mode()
         request = WsgiRequest(environ, self.options.proxies)
-        rule = None if mode is RateLimitMode.OFF else self.options.rules.find(request.method, request.path)
-        if rule is None:
+        rules = () if mode is RateLimitMode.OFF else self.options.rules.find(request)
+        if not rules:
             return self._pass_on(environ, start_response, Ledger())
         ledger = Ledger.of(environ)
-        verdict = self._decide(environ, request, rule, mode, ledger)
+        verdict = self._decide(request, rules, mode, ledger)
         if verdict.response is not None:
             return send_response(verdict.response, environ, start_response)
         return self._pass_on(environ, start_response, ledger)
 
-    def _decide(self, environ: Environ, request: WsgiRequest, rule: Rule, mode: RateLimitMode, ledger: Ledger) -> Verdict:
-        groups = self.options.known_groups(rule, request.peer, mode)
+    def _decide(self, request: WsgiRequest, rules: Sequence[Rule], mode: RateLimitMode, ledger: Ledger) -> Verdict:
+        groups = self.options.known_groups(rules, request.peer, mode)
         if groups is None:
-            if self.options.by.looks_into_body(request):
-                self._read_body(environ, request)
-            read = self.options.read(request, rule, mode)
+            load = partial(_load_body, request)
+            read = run(self.options.read(request, rules, mode, load), self.limiter)
             if isinstance(read, ErrorResponse):
                 return Verdict(read)
             groups = read
@@ -78,14 +79,6 @@ class RateLimitMiddleware:
             if calls := releases_of(groups):
                 self.limiter.give_back(calls)
             raise
-
-    def _read_body(self, environ: Environ, request: WsgiRequest) -> None:
-        by = self.options.by
-        try:
-            request.body = read_body(environ, by.most_body)
-            request.body_error = body_too_long(by) if request.body is None else None
-        except UnusableRequestError as error:
-            request.body_error = error
 
     def _pass_on(self, environ: Environ, start_response: StartResponse, ledger: Ledger) -> Iterable[bytes]:
         starter = Starter(start_response, ledger, self)
@@ -135,6 +128,20 @@ def _answer_errors_of(app: Any, answer: Callable[[RatekitError], App]) -> None:
         if kind not in own:
             with suppress(AssertionError):
                 register(kind, answer)
+
+
+def _load_body(request: WsgiRequest, by: KeyFunction) -> None:
+    """Read the body of a request for a key function that looks into it."""
+    try:
+        request.body = read_body(request.native, by.most_body)
+        request.body_error = body_too_long(by) if request.body is None else None
+    except UnusableRequestError as error:
+        request.body_error = error
+
+
+def results_in(environ: Environ) -> list[RateLimitResult]:
+    """Return what every front has decided about a request so far."""
+    return Ledger.of(environ).results
 
 
 class Response:

@@ -16,14 +16,14 @@ from ratekit_django.urls import Url, every_url
 class DeclaredRules(Rules):
     """Finds what is limited under an endpoint: by decorators and mixins on views, and by RULES and DEFAULT."""
 
-    def find(self, method: str, path: str) -> Rule | None:
+    def at(self, method: str, path: str) -> Rule | None:
         """Return the limits of an endpoint in one policy, None if nothing declares any."""
         limits: dict[str, Limit] = {}
         for url, limit in _declared():
             if (limit.endpoint or url.route) == path and limit.counts(method):
                 found = limit.policy_on(method, url.operation).limits
                 limits |= {one.name: one for one in found if one.name not in limits}
-        return Rule(path, Policy(path, limits.values())) if limits else None
+        return Rule(endpoint=path, policy=Policy(path, limits.values())) if limits else None
 
 
 def _declared() -> Iterator[tuple[Url, ViewLimit]]:

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any, Unpack
 
 from ratekit.core.errors import MissingExtraError, RateLimitExceeded
-from ratekit.web.table import RuleLimits
+from ratekit.web.plans import RuleLimits
 from ratekit.web.view_limit import USER, ViewOptions, view_limit
 from ratekit_django.conf import conf
 from ratekit_django.decisions import decide

@@ -44,6 +44,11 @@ class DjangoRequest(WsgiRequest):
         """The request itself."""
         return self._request
 
+    @property
+    def application_request(self) -> Any:
+        """The request itself: Django's, or that of Django REST framework."""
+        return self._request
+
     def header_lines(self, name: str) -> Sequence[str]:
         """Return every line of a header; under WSGI, the server has joined them."""
         scope = getattr(self._parsing, "scope", None)

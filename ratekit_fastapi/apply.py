@@ -13,8 +13,9 @@ from ratekit.core.modes import RateLimitMode
 from ratekit.core.results import RateLimitResult
 from ratekit.stores.contract import AsyncClient
 from ratekit.web.arguments import cost_of, refuse_unknown
+from ratekit.web.identity import By
 from ratekit_fastapi.decisions import raise_undecided, run, write_headers
-from ratekit_fastapi.dependencies import By, ProjectRateLimiter
+from ratekit_fastapi.dependencies import ProjectRateLimiter
 from ratekit_fastapi.settings import settings_of
 
 _NUMBERS = ("max_requests", "expiry", "increment_amount")

@@ -22,35 +22,35 @@ from ratekit.web.arguments import (
     checked_on_outage,
     cost_of,
     mode_reader,
-    policy_of,
     refuse_unknown,
-    untold,
     wrong_type,
 )
 from ratekit.web.decide import Check
 from ratekit.web.identity import (
     DEFAULT_ANONYMOUS,
+    By,
     KeyFunction,
     anonymous_subject,
     as_key_function,
+    asubject_of,
     check_anonymous,
     note_address,
     note_pass,
     subject_of,
     why_nobody,
 )
-from ratekit.web.table import RuleLimits
+from ratekit.web.plans import RuleLimits, policy_of
 from ratekit_fastapi import decisions
 from ratekit_fastapi.requests import StarletteRequest, load_body
 from ratekit_fastapi.routes import RateLimiterMark, endpoint_of, operation_of
 from ratekit_fastapi.settings import IDENTITY, Settings, settings_of
 
-By = KeyFunction | Callable[[Any], str | None] | str
 _NO_PROJECT = (
     "it has no project. A limiter in dependencies=[…] runs before authentication that is declared as a parameter: "
     "declare it after, or set identify=; anonymous= says what happens to requests without a project"
 )
 _DERIVED = ("_hash", "_key_function", "_policies", "current_mode")  # from what else makes a limiter what it is
+SUBJECTS = "ratekit.subjects"  # in the scope: whom a limiter limits, where that had to be awaited, by the limiter's id
 _TAGGED = re.compile(r"[^{}]+\{[^{}]+\}[^{}]*").fullmatch
 
 
@@ -106,7 +106,8 @@ class RateLimiterDependency(RateLimiterMark):
         self._key_function = as_key_function(by) if by is not None else None
         self.needs_body = self._key_function is not None and self._key_function.needs_body
         self.needs_identity = self._uses_project and by is None
-        self.has_to_wait = self.needs_identity or self.needs_body or callable(cost)
+        self._is_awaited = self._key_function is not None and self._key_function.aread is not None
+        self.has_to_wait = self.needs_identity or self.needs_body or self._is_awaited or callable(cost)
         own = (type(self).make_key, type(self).make_override_key)
         self._has_own_keys = own != (RateLimiterDependency.make_key, RateLimiterDependency.make_override_key)
 
@@ -151,6 +152,9 @@ class RateLimiterDependency(RateLimiterMark):
             await settings.identity(request)
         if self.needs_body:
             await self.load_body(request)
+        if self._is_awaited and self._key_function is not None:
+            subject = await asubject_of(self._key_function, _front_request(request))
+            request.scope.setdefault(SUBJECTS, {})[id(self)] = subject
         cost = self.cost if type(self.cost) is int else await self.cost_for(request)
         return self.check_of(request, settings, mode, cost)
 
@@ -200,15 +204,13 @@ class RateLimiterDependency(RateLimiterMark):
             note_pass(self.endpoint_for(request), why_nobody(self._key_function))
 
     def _subject_by(self, request: HTTPConnection) -> str | None:
-        """Ask the key function: ratekit's own get its view of the request, a callable gets the framework's."""
+        """Ask the key function, or return what it has answered when it was awaited."""
         if self._key_function is None:
             return None
-        if isinstance(self._by, KeyFunction | str):
+        if not self._is_awaited:
             return subject_of(self._key_function, _front_request(request))
-        try:
-            return self._key_function(request)  # type: ignore[arg-type]
-        except ValueError as error:
-            raise untold("who is limited", error) from None
+        subject: str | None = request.scope[SUBJECTS][id(self)]
+        return subject
 
     def _identity(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in _DERIVED}

@@ -37,6 +37,11 @@ class StarletteRequest(AsgiRequest):
         self._loaded: LoadedBody = connection.scope.get(BODY) or LoadedBody()
         self.body = self._loaded.content
 
+    @property
+    def application_request(self) -> HTTPConnection:
+        """Starlette's own: a Request, or a WebSocket."""
+        return self._connection
+
     def query_values(self, name: str) -> Sequence[str]:
         """Return all values of a parameter, as `request.query_params` has them."""
         parameters = self._connection.query_params

@@ -60,4 +60,4 @@ def _is_declared(argument: str, declared: Rules) -> bool:
         method, endpoint = split_method(argument, "the endpoint")
     except ConfigurationError:
         return False  # an argument of another kind
-    return declared.find(method or "GET", endpoint) is not None
+    return declared.at(method or "GET", endpoint) is not None

@@ -18,7 +18,8 @@ from ratekit.admin.overrides import Override
 from ratekit.cli.counters import override_line
 from ratekit.cli.session import Function, Seconds, Session, load_rules, operator, rule_of, table, with_rules, with_store
 from ratekit.core.errors import ConfigurationError
-from ratekit.web.table import Rules, as_rule_policy
+from ratekit.web.plans import as_rule_policy
+from ratekit.web.table import Rules
 
 _PAGE = 1000
 _NUMBERS = ("max_requests", "expiry", "burst")

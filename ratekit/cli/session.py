@@ -22,7 +22,8 @@ from ratekit.core.limits import Policy
 from ratekit.core.outages import OnOutage
 from ratekit.limiter.limiters import RateLimiter
 from ratekit.web.methods import split_method
-from ratekit.web.table import Rule, Rules, as_rule_policy
+from ratekit.web.plans import as_rule_policy
+from ratekit.web.table import Rule, Rules
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")  # of which a rule may be for one
 _DEADLINE = 5.0  # seconds: no request waits for it
@@ -134,7 +135,7 @@ def load_rules(where: str) -> Any:
 def rule_of(rules: Rules, endpoint: str) -> Rule | None:
     """Return the rule of an endpoint, which is a path, or a method and a path."""
     method, path = split_method(endpoint, "the endpoint")
-    found = (rules.find(one, path) for one in ([method] if method else _METHODS))
+    found = (rules.at(one, path) for one in ([method] if method else _METHODS))
     return next((rule for rule in found if rule is not None), None)
 
 

@@ -9,6 +9,7 @@ RatekitError
 ├── DatabaseUnavailable         the database does not answer; no check of a limit raises it
 ├── SourceUnavailable           the source of the rules does not answer
 ├── UnusableRequestError        who asks, or what it costs, cannot be told from the request: a 4xx
+├── UnknownLimitsError          limits= or plan_of answered a name or a rate that stands for no limits: a 500
 └── WrongTypeError              also a TypeError: a callable of the application answered what it must not: a 500
 """
 
@@ -103,8 +104,12 @@ class UnusableRequestError(RatekitError):
         self.status = status
 
 
+class UnknownLimitsError(RatekitError):
+    """A callable of the application (limits, plan_of) answered what is neither a plan nor limits: a bug, and so a 500."""
+
+
 class WrongTypeError(RatekitError, TypeError):
-    """A callable of the application (by, identify, cost) answered a value of a wrong type: a bug, and so a 500.
+    """A callable of the application (by, cost, limits, …) answered a value of a wrong type: a bug, and so a 500.
 
     The message names the type and never the value, which may be a secret.
     """

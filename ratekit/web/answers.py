@@ -14,6 +14,7 @@ from ratekit.core.errors import (
     RatekitError,
     RateLimitExceeded,
     RateLimitUnavailable,
+    UnknownLimitsError,
     UnusableRequestError,
     WrongTypeError,
 )
@@ -23,6 +24,7 @@ from ratekit.core.results import RateLimitResult
 
 _log = logging.getLogger("ratekit.web")
 ANSWERED = (RateLimitExceeded, RateLimitUnavailable, UnusableRequestError)  # errors that have a response
+_BUGS = (WrongTypeError, UnknownLimitsError)  # of the application: a 500 where they are enforced
 BodyFunction = Callable[[RateLimitResult], Any]
 
 
@@ -116,12 +118,12 @@ def error_response(error: RatekitError, mode: RateLimitMode) -> ErrorResponse | 
 
     Raises any other error: it is a bug or a fault of configuration.
     """
-    if not isinstance(error, UnusableRequestError | RateLimitUnavailable | WrongTypeError):
+    if not isinstance(error, (UnusableRequestError, RateLimitUnavailable, *_BUGS)):
         raise error
     if mode is not RateLimitMode.ON:
         _log.warning("a request passes that could not be limited: %s", error)
         return None
-    if isinstance(error, WrongTypeError):
+    if isinstance(error, _BUGS):
         raise error
     return unavailable(error) if isinstance(error, RateLimitUnavailable) else unusable(error)
 

@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 from ratekit.core.errors import ConfigurationError, UnusableRequestError, WrongTypeError
-from ratekit.core.limits import MOST_REQUESTS, UNNAMED_POLICY, Limit, Policy
+from ratekit.core.limits import MOST_REQUESTS
 from ratekit.core.modes import RateLimitMode, as_mode, get_rate_limit_mode, weakest
 from ratekit.core.outages import OnOutage, as_on_outage
-from ratekit.web.table import RuleLimits, as_rule_policy
 
 _log = logging.getLogger("ratekit.web")
 
 
-def policy_of(
-    max_requests: int | None, expiry: float | None, limits: RuleLimits | None, policy: Policy | Limit | None
-) -> Policy:
-    """Make the policy of a limiter that is declared on a route, of the one way in which it was given."""
-    policy = _policy_given(max_requests, expiry, limits, policy)
-    if policy.has_slots:
-        raise ConfigurationError(
-            "a concurrency limit has to hold its slot until the response has ended: use ratekit.asgi or ratekit.wsgi"
-        )
-    return policy
+def is_awaited(function: object) -> bool:
+    """Whether a callable is known to answer with something that has to be awaited."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(vars(type(function)).get("__call__"))
 
 
 def check_endpoint(endpoint: str | None) -> str | None:
@@ -34,24 +27,6 @@ def check_endpoint(endpoint: str | None) -> str | None:
     if endpoint is not None and (not isinstance(endpoint, str) or not endpoint):
         raise ConfigurationError(f"endpoint {endpoint!r} is not a text with something in it")
     return endpoint
-
-
-def _policy_given(
-    max_requests: int | None, expiry: float | None, limits: RuleLimits | None, policy: Policy | Limit | None
-) -> Policy:
-    given = [max_requests is not None or expiry is not None, limits is not None, policy is not None]
-    if sum(given) != 1:
-        raise ConfigurationError("give exactly one of max_requests with expiry, limits, or policy")
-    if policy is not None and not isinstance(policy, Policy | Limit):
-        raise ConfigurationError(f"policy {policy!r} is neither a Policy nor a Limit")
-    if policy is not None or limits is not None:
-        return as_rule_policy(UNNAMED_POLICY, policy if policy is not None else limits)  # type: ignore[arg-type]
-    if max_requests is None or expiry is None:
-        raise ConfigurationError(f"max_requests {max_requests!r} and expiry {expiry!r} have to be given together")
-    try:
-        return Policy(UNNAMED_POLICY, [Limit(max_requests, expiry)])
-    except ConfigurationError as error:
-        raise ConfigurationError(str(error).replace("window", "expiry", 1)) from None
 
 
 def refuse_unknown(function: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -84,6 +59,18 @@ def current_mode(own: RateLimitMode | None = None) -> RateLimitMode:
 def checked_on_outage(on_outage: str | None) -> OnOutage | None:
     """Return what a limiter does in an outage, if it says so itself."""
     return None if on_outage is None else as_on_outage(on_outage)
+
+
+def checked_block(block: bool) -> bool:
+    """Return whether a limiter refuses, or raise ConfigurationError if it is neither True nor False."""
+    if not isinstance(block, bool):
+        raise ConfigurationError(f"block {block!r} is neither True nor False")
+    return block
+
+
+def blocking_mode(mode: RateLimitMode, *, block: bool) -> RateLimitMode:
+    """Return the mode of a limiter: one that does not block is monitored where others are enforced."""
+    return mode if block or mode is not RateLimitMode.ON else RateLimitMode.MONITOR
 
 
 def checked_cost(cost: int | Callable[[Any], Any]) -> int | Callable[[Any], Any]:

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from ratekit.core.errors import ConfigurationError
 
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+ClientAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 # One `name=value` of a Forwarded header, which may be missing, with what ends it: another one of the same hop, the next hop,
 # or the line.
@@ -61,7 +61,7 @@ class TrustedProxies:
         address = self.client(peer, lines)
         return UNKNOWN if address is None else address_subject(address)
 
-    def client(self, peer: str | None, lines: Sequence[str]) -> _Address | None:
+    def client(self, peer: str | None, lines: Sequence[str]) -> ClientAddress | None:
         """Return the address of the client: of the peer, or of the last one in the header that no trusted proxy is.
 
         A value that is no address is never taken: then it is the proxy that passed it on which counts.
@@ -87,7 +87,7 @@ class TrustedProxies:
             return [hop for line in lines for hop in _forwarded_hops(line)]
         return list(lines[:1]) if len(set(lines)) == 1 else []
 
-    def _holds(self, address: _Address | None) -> bool:
+    def _holds(self, address: ClientAddress | None) -> bool:
         return address is not None and any(address in network for network in self.networks)
 
 
@@ -150,11 +150,11 @@ def peer_subject(peer: str | None) -> str | None:
     return UNKNOWN if address is None else address_subject(address)
 
 
-def _peer_address(peer: str | None) -> _Address | None:
+def _peer_address(peer: str | None) -> ClientAddress | None:
     return parse_address("127.0.0.1" if peer == _TEST_CLIENT else peer)
 
 
-def parse_address(text: str | None) -> _Address | None:
+def parse_address(text: str | None) -> ClientAddress | None:
     """Read an address, with or without a port, a zone and brackets; None if it is none."""
     bare = (text or "").strip().strip('"')
     if bare.startswith("["):
@@ -172,7 +172,7 @@ def parse_address(text: str | None) -> _Address | None:
 _EMBEDDING = {int(ipaddress.IPv6Address(prefix)) >> 32 for prefix in ("::", "::ffff:0:0", "::ffff:0:0:0", "64:ff9b::")}
 
 
-def _embedded(address: ipaddress.IPv6Address) -> _Address:
+def _embedded(address: ipaddress.IPv6Address) -> ClientAddress:
     """Return the IPv4 address in an IPv6 address, if it has one: else all of IPv4 would share one /64."""
     number = int(address)
     if number >> 32 not in _EMBEDDING or number <= 1:  # :: and ::1 are addresses of their own
@@ -180,7 +180,7 @@ def _embedded(address: ipaddress.IPv6Address) -> _Address:
     return ipaddress.IPv4Address(number & 0xFFFFFFFF)
 
 
-def address_subject(address: _Address) -> str:
+def address_subject(address: ClientAddress) -> str:
     """Return the subject of an address. One subscriber has a whole /64 of IPv6, and is one subject."""
     if isinstance(address, ipaddress.IPv4Address):
         return f"ip:{address}"

@@ -11,7 +11,7 @@ import logging
 import os
 import unicodedata
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -21,7 +21,7 @@ from ratekit.core import events
 from ratekit.core.errors import ConfigurationError, UnusableRequestError
 from ratekit.core.keys import project_subject
 from ratekit.core.pseudonyms import KEY_VARIABLE, pseudonyms
-from ratekit.web.arguments import untold, wrong_type
+from ratekit.web.arguments import is_awaited, untold, wrong_type
 from ratekit.web.parsers import NotJsonError
 from ratekit.web.requests import FrontRequest
 
@@ -42,6 +42,7 @@ class KeyFunction:
     is_address: bool = False  # it is the client's address, at least where nothing else is said
     wants_body: Callable[[FrontRequest], bool] | None = None  # for this request; None: always, if it needs it
     is_claimed: bool = False  # the client says it, and nobody has verified it
+    aread: Callable[[FrontRequest], Awaitable[str | None]] | None = None  # in place of read, where it has to be awaited
 
     def __call__(self, request: FrontRequest) -> str | None:
         """Return the subject of a request."""
@@ -92,40 +93,74 @@ def form_field(name: str, *, plain: bool = False, normalize: Normalize = "auto",
 form = form_field
 
 
-def first_of(*choices: KeyFunction | Callable[[Any], str | None] | str) -> KeyFunction:
+By = KeyFunction | Callable[[Any], str | int | UUID | Awaitable[str | int | UUID | None] | None] | str
+_Saying = Generator[KeyFunction, str | None, str | None]  # asks key functions, one after the other
+
+
+def first_of(*choices: By) -> KeyFunction:
     """The first of several that the request says: an API key, else a user, else the address."""
-    functions = [as_key_function(choice) for choice in choices]
-    if not functions:
-        raise ConfigurationError("first_of () has nothing to choose from")
+    functions = _key_functions("first_of", choices)
 
     def wants_body(request: FrontRequest) -> bool:
         """Whether no earlier choice says who it is, so that one is asked that looks into the body."""
         for function in functions:
             if function.needs_body and function.looks_into_body(request):
                 return True
-            if not function.needs_body and function(request) is not None:
+            if not function.needs_body and function.aread is None and function(request) is not None:
                 return False
         return False
 
+    return _made_of("first_of", functions, _first_said, wants_body)
+
+
+def combine(*parts: By) -> KeyFunction:
+    """All of several together: each tenant on each model. A request that lacks one part lacks the whole.
+
+    The subject has the parts in their order with "|" between them. "|" and "%" within a part are percent-escaped, so two
+    different combinations are never one subject.
+    """
+    functions = _key_functions("combine", parts)
+
+    def wants_body(request: FrontRequest) -> bool:
+        return any(function.looks_into_body(request) for function in functions)
+
+    return _made_of("combine", functions, _all_said, wants_body)
+
+
+def _key_functions(what: str, given: tuple[By, ...]) -> list[KeyFunction]:
+    if not given:
+        raise ConfigurationError(f"{what} () has nothing to choose from")
+    return [as_key_function(one) for one in given]
+
+
+def _made_of(
+    what: str,
+    functions: list[KeyFunction],
+    say: Callable[[list[KeyFunction]], _Saying],
+    wants_body: Callable[[FrontRequest], bool],
+) -> KeyFunction:
+    """Make a key function of several. It has to be awaited if one of them has to be."""
+    is_awaited = any(function.aread is not None for function in functions)
     return KeyFunction(
-        name="first_of(" + ", ".join(function.name for function in functions) + ")",
-        read=lambda request: _first_said(functions, request),
+        name=f"{what}(" + ", ".join(function.name for function in functions) + ")",
+        read=lambda request: _said(say(functions), request),
         needs_body=any(function.needs_body for function in functions),
         most_body=min(function.most_body for function in functions),
         is_address=any(function.is_address for function in functions),
         wants_body=wants_body,
         is_claimed=any(function.is_claimed for function in functions),
+        aread=(lambda request: _asaid(say(functions), request)) if is_awaited else None,
     )
 
 
-def _first_said(functions: list[KeyFunction], request: FrontRequest) -> str | None:
+def _first_said(functions: list[KeyFunction]) -> _Saying:
     """Return the first subject. A body that is not JSON may be a form: then a field of the form decides, nothing else."""
     not_json: NotJsonError | None = None
     for function in functions:
         if not_json is not None and not function.needs_body:
             continue
         try:
-            subject = function(request)
+            subject = yield function
         except NotJsonError as error:
             not_json = not_json or error
             continue
@@ -136,8 +171,52 @@ def _first_said(functions: list[KeyFunction], request: FrontRequest) -> str | No
     return None
 
 
-def as_key_function(by: KeyFunction | Callable[[Any], str | None] | str) -> KeyFunction:
-    """Read what a user gives: a key function, any callable of the request, "ip", or "header:X-API-Key" and its like."""
+def _all_said(functions: list[KeyFunction]) -> _Saying:
+    """Return all subjects in one, None if one of them is missing."""
+    subjects = []
+    for function in functions:
+        subject = yield function
+        if subject is None:
+            return None
+        subjects.append(subject.replace("%", "%25").replace("|", "%7C"))
+    return "|".join(subjects)
+
+
+def _said(saying: _Saying, request: FrontRequest) -> str | None:
+    """Ask key functions."""
+    try:
+        function = next(saying)
+        while True:
+            try:
+                subject = function.read(request)
+            except NotJsonError as error:
+                function = saying.throw(error)
+            else:
+                function = saying.send(subject)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+async def _asaid(saying: _Saying, request: FrontRequest) -> str | None:
+    """Ask key functions, of which some are awaited."""
+    try:
+        function = next(saying)
+        while True:
+            try:
+                subject = function.read(request) if function.aread is None else await function.aread(request)
+            except NotJsonError as error:
+                function = saying.throw(error)
+            else:
+                function = saying.send(subject)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+def as_key_function(by: By) -> KeyFunction:
+    """Read what a user gives: a key function, any callable of the request, "ip", or "header:X-API-Key" and its like.
+
+    A callable gets what callables of the application get: the framework's request, see FrontRequest.application_request.
+    """
     if isinstance(by, KeyFunction):
         return by
     if isinstance(by, str):
@@ -151,9 +230,16 @@ def as_key_function(by: KeyFunction | Callable[[Any], str | None] | str) -> KeyF
         )
     if not callable(by):
         raise ConfigurationError(f"by {by!r} is neither a text nor a callable")
-    if inspect.iscoroutinefunction(by):
-        raise ConfigurationError(f"by {by!r} is awaited, but a key function is not: find out before who it is, and keep it")
-    return KeyFunction(getattr(by, "__name__", "custom"), lambda request: checked_subject(by(request)))
+    name = getattr(by, "__name__", "custom")
+    call: Callable[[Any], Any] = by
+
+    async def aread(request: FrontRequest) -> str | None:
+        return checked_subject(await call(request.application_request))
+
+    def read(request: FrontRequest) -> str | None:
+        return checked_subject(call(request.application_request))
+
+    return KeyFunction(name, read, aread=aread if is_awaited(by) else None)
 
 
 def subject_of(by: KeyFunction, request: FrontRequest) -> str | None:
@@ -165,6 +251,21 @@ def subject_of(by: KeyFunction, request: FrontRequest) -> str | None:
         subject = by.read(request)
     except ValueError as error:
         raise untold("who is limited", error) from None
+    return _or_address(by, subject, request)
+
+
+async def asubject_of(by: KeyFunction, request: FrontRequest) -> str | None:
+    """Do what subject_of does, awaiting a key function that has to be."""
+    if by.aread is None:
+        return subject_of(by, request)
+    try:
+        subject = await by.aread(request)
+    except ValueError as error:
+        raise untold("who is limited", error) from None
+    return _or_address(by, subject, request)
+
+
+def _or_address(by: KeyFunction, subject: str | None, request: FrontRequest) -> str | None:
     return request.address() if subject is None and (by.is_claimed or by.is_address) else subject
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from difflib import get_close_matches
 
 from ratekit.core.errors import ConfigurationError
@@ -26,6 +27,14 @@ def checked_method(method: str, where: str) -> str:
     close = get_close_matches(known, _COMMON, 1) or get_close_matches(known, _OTHERS, 1)
     hint = f"did you mean {close[0]}?" if close else f"methods are {', '.join(_COMMON)} and the others of IANA's registry"
     raise ConfigurationError(f"{where} names the unknown method {method!r}: {hint}")
+
+
+def checked_methods(methods: Iterable[str]) -> frozenset[str]:
+    """Return the methods that a rule or a view is for, or raise ConfigurationError if they are no list of methods."""
+    given = None if isinstance(methods, str) or not isinstance(methods, Iterable) else list(methods)
+    if not given or not all(isinstance(method, str) for method in given):
+        raise ConfigurationError(f"methods {methods!r} is not a list of methods like ['POST']")
+    return frozenset(checked_method(method, f"methods {given!r}") for method in given)
 
 
 def split_method(text: str, where: str) -> tuple[str | None, str]:

@@ -3,27 +3,60 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypedDict
 
 from ratekit.core.cache import Cache
-from ratekit.core.errors import RatekitError
+from ratekit.core.errors import ConfigurationError, RatekitError
 from ratekit.core.headers import DEFAULT_STYLE
 from ratekit.core.limit_names import OPTIONS, qualified
 from ratekit.core.limits import Policy
-from ratekit.core.modes import RateLimitMode
+from ratekit.core.modes import RateLimitMode, weakest
+from ratekit.limiter.limiters import AsyncRateLimiter
 from ratekit.limiter.operations import LimiterOptions, Operations
 from ratekit.web.answers import BodyFunction, ErrorResponse, ResponseWriter, error_response
-from ratekit.web.arguments import checked_cost, checked_mode, cost_of, mode_reader, refuse_unknown
+from ratekit.web.arguments import (
+    blocking_mode,
+    checked_cost,
+    checked_mode,
+    cost_of,
+    is_awaited,
+    mode_reader,
+    refuse_unknown,
+    untold,
+    wrong_type,
+)
 from ratekit.web.client_address import X_FORWARDED_FOR, TrustedProxies
-from ratekit.web.decide import Check, Group, grouped
-from ratekit.web.identity import KeyFunction, as_key_function, client_ip, note_pass, subject_of, why_nobody
+from ratekit.web.decide import Ask, Check, Group, Step, grouped
+from ratekit.web.exemptions import Exempt, Exemptions, is_exempt
+from ratekit.web.identity import (
+    By,
+    KeyFunction,
+    as_key_function,
+    asubject_of,
+    client_ip,
+    note_pass,
+    subject_of,
+    why_nobody,
+)
+from ratekit.web.plans import (
+    NO_LIMITS,
+    Cost,
+    PlanFunction,
+    Plans,
+    RuleLimits,
+    as_plans,
+    as_rule_policy,
+    checked_plan_of,
+)
 from ratekit.web.requests import FrontRequest
-from ratekit.web.table import Rule, RuleLimits, Rules, as_rule_policy
+from ratekit.web.table import Rule, RuleGiven, Rules, RuleSet
 
 ADDRESS_ENDPOINT = "address"
 _MOST_KNOWN = 16384
-_ON = RateLimitMode.ON
+_ON, _OFF = RateLimitMode.ON, RateLimitMode.OFF
+_CLIENT_IP = client_ip()
 
 
 class UnverifiedIdentityWarning(UserWarning):
@@ -33,17 +66,19 @@ class UnverifiedIdentityWarning(UserWarning):
 class MiddlewareArguments(TypedDict, total=False):
     """The arguments of a middleware that do not concern its limiter: see MiddlewareOptions."""
 
-    default: RuleLimits | Mapping[str, Any] | None
-    rules: Mapping[str, RuleLimits | Mapping[str, Any]] | None
-    by: KeyFunction | Callable[[Any], str | None] | str
-    cost: int | Callable[[Any], int]
-    exempt: Iterable[str]
+    default: RuleGiven | None
+    rules: Mapping[str, RuleGiven] | RuleSet | None
+    by: By
+    cost: Cost
+    exempt: Iterable[Exempt]
     headers: str | Iterable[str]
     body: BodyFunction | None
     mode: str | RateLimitMode | None
     trusted_hops: int | Iterable[str] | str | None
     trusted_header: str
     address_limit: RuleLimits | None
+    plans: Plans | Mapping[str, RuleLimits] | None
+    plan_of: PlanFunction | None
 
 
 class MiddlewareKeywords(MiddlewareArguments, LimiterOptions, total=False):
@@ -52,37 +87,48 @@ class MiddlewareKeywords(MiddlewareArguments, LimiterOptions, total=False):
     fleet_mode: bool
 
 
+Reading = Generator[Step, Any, Sequence[Group] | ErrorResponse]
+LoadBody = Callable[[KeyFunction], Any]  # reads the body of a request for a key function; it may have to be awaited
+
+
 class MiddlewareOptions:
     """The arguments of a middleware, checked when it is built.
 
-    default, rules and exempt say which policy a path has; by says who is limited; cost is a number or a callable of the
-    request; headers names one style or several; body makes the body of a 429 of the result; trusted_hops is a number of
-    proxies or their networks, and trusted_header the header that they set; address_limit limits every address, beside the
-    rest.
+    default, rules and exempt say which limits a path has; rules may also be a RuleSet, which finds the rules of a request
+    itself, and then default has no say. by says who is limited; cost is a number or a callable of the request; plans are
+    named sets of limits, and plan_of says which one a request has; headers names one style or several; body makes the body
+    of a 429 of the result; trusted_hops is a number of proxies or their networks, and trusted_header the header that they
+    set; address_limit limits every address, beside the rest.
     """
 
     def __init__(
         self,
         limiter: Operations[Any, Any, Any],
         *,
-        default: RuleLimits | Mapping[str, Any] | None = "100/min",
-        rules: Mapping[str, RuleLimits | Mapping[str, Any]] | None = None,
-        by: KeyFunction | Callable[[Any], str | None] | str = "ip",
-        cost: int | Callable[[Any], int] = 1,
-        exempt: Iterable[str] = (),
+        default: RuleGiven | None = "100/min",
+        rules: Mapping[str, RuleGiven] | RuleSet | None = None,
+        by: By = "ip",
+        cost: Cost = 1,
+        exempt: Iterable[Exempt] = (),
         headers: str | Iterable[str] = DEFAULT_STYLE,
         body: BodyFunction | None = None,
         mode: str | RateLimitMode | None = None,
         trusted_hops: int | Iterable[str] | str | None = None,
         trusted_header: str = X_FORWARDED_FOR,
         address_limit: RuleLimits | None = None,
+        plans: Plans | Mapping[str, RuleLimits] | None = None,
+        plan_of: PlanFunction | None = None,
     ) -> None:
         self._cost = checked_cost(cost)
-        self.rules = Rules(rules, default, exempt, cost=self._cost)
+        self._exempt = Exemptions.of(exempt)
+        self.table = None if isinstance(rules, RuleSet) else Rules(rules, default, self._exempt, cost=self._cost)
+        self.rules: RuleSet = self.table or rules  # type: ignore[assignment] # a table, unless rules are a set
         self.by = as_key_function(by)
         self.writer = ResponseWriter(headers, body)
         self.proxies = TrustedProxies.of(trusted_hops, trusted_header)
         self.mode = mode_reader(checked_mode(mode))
+        self.plans = as_plans(plans)
+        self._plan_of = checked_plan_of(plan_of)
         self._prefix = limiter.prefix
         self._one_slot = limiter.store.one_slot
         self._address_policy: Policy | None = None
@@ -90,48 +136,129 @@ class MiddlewareOptions:
             self._address_policy = as_rule_policy(ADDRESS_ENDPOINT, address_limit)
         elif self.by.is_claimed:
             _warn_of_claims(self.by)
-        # The checks of a peer by a rule, where nothing but the peer makes a difference.
-        self._is_by_peer = self.by == client_ip() and self.proxies.is_empty and not callable(self._cost)
-        self._known: Cache[tuple[Rule, str | None], Sequence[Group] | None]
+        self._check_rules([] if self.table is None else self.table.rules, awaits=isinstance(limiter, AsyncRateLimiter))
+        # The checks of a peer by its rules, where nothing but the peer makes a difference.
+        self._known: Cache[tuple[Sequence[Rule], str | None], Sequence[Group] | None]
         self._known = Cache(lambda key: None, _MOST_KNOWN, lambda key, value: value is not None)
 
-    def known_groups(self, rule: Rule, peer: str | None, mode: RateLimitMode) -> Sequence[Group] | None:
+    def known_groups(self, rules: Sequence[Rule], peer: str | None, mode: RateLimitMode) -> Sequence[Group] | None:
         """Return the checks of an earlier request of the same peer, if they are the same for each; else None."""
-        return self._known[rule, peer] if mode is _ON else None
+        return self._known[rules, peer] if mode is _ON else None
 
-    def read(self, request: FrontRequest, rule: Rule, mode: RateLimitMode) -> Sequence[Group] | ErrorResponse:
-        """Return the checks of a request, or the response to one that cannot be limited; no checks in monitor mode."""
-        try:
-            if request.body_error is not None:
-                raise request.body_error
-            return self.groups(request, rule, mode)
-        except RatekitError as error:
-            return error_response(error, mode) or ()
+    def read(self, request: FrontRequest, rules: Sequence[Rule], mode: RateLimitMode, load_body: LoadBody) -> Reading:
+        """Find out the checks of a request, or the response to one that cannot be limited. Drive it by web.drivers.
 
-    def groups(self, request: FrontRequest, rule: Rule, mode: RateLimitMode) -> Sequence[Group]:
-        """Return the checks of a request: by its address if there is such a limit, and by its rule."""
-        groups = grouped(self._checks(request, rule, mode), one_slot=self._one_slot)
-        # A soft limit draws a number for each request, and a slot is one request's own.
-        is_same = self._is_by_peer and bool(groups) and not request.looks_for_proxy
-        if is_same and mode is _ON and not any(_is_single_use(group) for group in groups):
-            self._known.keep((rule, request.peer), groups)
+        load_body reads the body for a key function that looks into it: into request.body, or request.body_error.
+        """
+        if (self._exempt.networks or self._exempt.functions) and (yield from is_exempt(self._exempt, request)):
+            return ()
+        checks = self._address_checks(request, mode, rules)
+        for rule in rules:
+            own_mode = blocking_mode(mode if rule.mode is None else weakest(mode, rule.mode), block=rule.block)
+            try:
+                check = None if own_mode is _OFF else (yield from self._check(request, rule, own_mode, load_body))
+            except RatekitError as error:
+                if (response := error_response(error, own_mode)) is not None:
+                    return response
+            else:
+                checks += [] if check is None else [check]
+        groups = grouped(checks, one_slot=self._one_slot)
+        if mode is _ON and groups and self._is_by_peer(request, rules, groups):
+            self._known.keep((rules, request.peer), groups)
         return groups
 
-    def _checks(self, request: FrontRequest, rule: Rule, mode: RateLimitMode) -> Sequence[Check]:
-        checks = []
+    def _address_checks(self, request: FrontRequest, mode: RateLimitMode, rules: Sequence[Rule]) -> list[Check]:
         policy = self._address_policy
-        if policy is not None and (address := request.address()) is not None:
-            policy = qualified(policy, OPTIONS) if request.method.upper() == "OPTIONS" else policy
-            checks.append(Check.of(policy, address, ADDRESS_ENDPOINT, self._prefix, 1, mode, rule.on_outage))
-        if rule.policy is None:
-            return checks
-        subject = subject_of(self.by, request)
+        if policy is None or (address := request.address()) is None:
+            return []
+        policy = qualified(policy, OPTIONS) if request.method.upper() == "OPTIONS" else policy
+        return [Check.of(policy, address, ADDRESS_ENDPOINT, self._prefix, 1, mode, rules[0].on_outage)]
+
+    def _check(
+        self, request: FrontRequest, rule: Rule, mode: RateLimitMode, load_body: LoadBody
+    ) -> Generator[Step, Any, Check | None]:
+        """Find out what there is to decide by a rule: which limits, on which endpoint, who asks, and what it costs."""
+        if rule.exempt and (yield from is_exempt(rule.exempt, request)):
+            return None
+        endpoint = rule.endpoint if rule.counter is None else (yield from _counter(rule.counter, request))
+        policy = rule.policy
+        if policy is None and (policy := (yield from self._asked_policy(request, rule))) is None:
+            note_pass(endpoint, NO_LIMITS)
+            return None
+        by = rule.by or self.by
+        subject = (yield from _subject(by, request, load_body)) if by.aread or by.needs_body else subject_of(by, request)
         if subject is None:
-            note_pass(rule.endpoint, why_nobody(self.by))
-            return checks
-        cost = cost_of(self._cost, request)
-        checks.append(Check.of(rule.policy, subject, rule.endpoint, self._prefix, cost, mode, rule.on_outage))
-        return checks
+            note_pass(endpoint, why_nobody(by))
+            return None
+        cost = self._cost if rule.cost is None else rule.cost
+        cost = (yield from _asked_cost(cost, request)) if callable(cost) else cost
+        return Check.of(policy, subject, endpoint, self._prefix, cost, mode, rule.on_outage)
+
+    def _asked_policy(self, request: FrontRequest, rule: Rule) -> Generator[Step, Any, Policy | None]:
+        function: Callable[[Any], Any] | None = self._plan_of if rule.is_by_plan else rule.limits
+        if function is None:
+            raise ConfigurationError(f"the rule of {rule.endpoint!r} has the limits of a plan, but plan_of is not given")
+        answer = yield Ask(function, request.application_request, function)
+        return self.plans.policy(answer, rule.qualifier, self._cost if rule.cost is None else rule.cost)
+
+    def _is_by_peer(self, request: FrontRequest, rules: Sequence[Rule], groups: Sequence[Group]) -> bool:
+        """Whether every request of this peer by these rules has the same checks.
+
+        A soft limit draws a number for each request, and a slot is one request's own.
+        """
+        if callable(self._cost) or self._exempt.functions or not self.proxies.is_empty or request.looks_for_proxy:
+            return False
+        is_by_address = all((rule.by or self.by) == _CLIENT_IP and rule.is_fixed for rule in rules)
+        return is_by_address and not any(_is_single_use(group) for group in groups)
+
+    def _check_rules(self, rules: Sequence[Rule], *, awaits: bool) -> None:
+        """Refuse rules that need what there is not: a lookup of plans, or an event loop."""
+        if any(rule.is_by_plan for rule in rules) and self._plan_of is None:
+            raise ConfigurationError("limits 'plan' needs plan_of, a callable of the request that names its plan")
+        if awaits:
+            return
+        asked = {"plan_of": self._plan_of, "cost": self._cost, "by": self.by}
+        for what, value in [*asked.items(), *((what, value) for rule in rules for what, value in _asked_by(rule))]:
+            refuse_awaited(what, value)
+        for function in self._exempt.functions:
+            refuse_awaited("exempt", function)
+
+
+def refuse_awaited(what: str, value: object) -> None:
+    """Raise ConfigurationError if something has to be awaited, where there is no event loop."""
+    if value.aread is not None if isinstance(value, KeyFunction) else is_awaited(value):
+        raise ConfigurationError(f"{what} {value!r} has to be awaited, and there is no event loop: write it without async")
+
+
+def _asked_by(rule: Rule) -> list[tuple[str, object]]:
+    asked: list[tuple[str, object]] = [("limits", rule.limits), ("cost", rule.cost), ("counter", rule.counter)]
+    return [*asked, *((("by", rule.by),) if rule.by else ()), *(("exempt", one) for one in rule.exempt.functions)]
+
+
+def _subject(by: KeyFunction, request: FrontRequest, load_body: LoadBody) -> Generator[Step, Any, str | None]:
+    """Find out who is limited, by what the body says or by what has to be awaited."""
+    if by.looks_into_body(request):
+        if request.body is None and request.body_error is None:
+            yield Ask(load_body, by, load_body)
+        if request.body_error is not None:
+            raise request.body_error
+    subject: str | None = yield Ask(partial(subject_of, by), request, partial(asubject_of, by))
+    return subject
+
+
+def _counter(function: Callable[[Any], Any], request: FrontRequest) -> Generator[Step, Any, str]:
+    endpoint = yield Ask(function, request.application_request, function)
+    if not isinstance(endpoint, str) or not endpoint:
+        raise wrong_type("counter", endpoint, "a text with something in it")
+    return endpoint
+
+
+def _asked_cost(cost: Callable[[Any], Any], request: FrontRequest) -> Generator[Step, Any, int]:
+    try:
+        value = yield Ask(cost, request.application_request, cost)
+    except ValueError as error:
+        raise untold("what it costs", error) from None
+    return cost_of(value, request)
 
 
 def _is_single_use(group: Group) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ratekit.core.errors import UnusableRequestError
 from ratekit.web import parsers
-from ratekit.web.client_address import TrustedProxies, peer_subject, proxy_watch
+from ratekit.web.client_address import ClientAddress, TrustedProxies, peer_subject, proxy_watch
 
 MOST_DIGITS = 18  # of a length: no body is longer, and int() refuses some thousands of digits
 
@@ -30,6 +30,11 @@ class FrontRequest(ABC):
     @abstractmethod
     def native(self) -> Any:
         """The front's own object: an ASGI scope, a WSGI environ, a framework's request."""
+
+    @property
+    def application_request(self) -> Any:
+        """What callables of the application get: the framework's request, or this one where there is no framework."""
+        return self
 
     @abstractmethod
     def header_lines(self, name: str) -> Sequence[str]:
@@ -113,6 +118,11 @@ class FrontRequest(ABC):
         if self.looks_for_proxy:
             proxy_watch.look(self.peer, self.header_lines)
         return peer_subject(self.peer)
+
+    def client(self) -> ClientAddress | None:
+        """Return the address of the client, None if it is not known."""
+        lines = () if self.proxies.is_empty else self.header_lines(self.proxies.header)
+        return self.proxies.client(self.peer, lines)
 
     @property
     def looks_for_proxy(self) -> bool:

@@ -1,142 +1,239 @@
-"""Which policy a path has: a table of patterns, a default, and what is exempt."""
+"""Rules: which limits a request has, and a table that finds them by the path, with a default and what is exempt."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol, TypedDict, runtime_checkable
 
 from ratekit.core.cache import Cache
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.limit_names import OPTIONS, by_methods, qualified, with_cost
-from ratekit.core.limits import Limit, Policy
-from ratekit.core.outages import OnOutage, as_on_outage
-from ratekit.web.methods import split_method
+from ratekit.core.limits import Policy
+from ratekit.core.modes import RateLimitMode
+from ratekit.core.outages import OnOutage
+from ratekit.web.arguments import check_endpoint, checked_block, checked_cost, checked_mode, checked_on_outage
+from ratekit.web.exemptions import NOTHING, Exempt, Exemptions, RoutePattern, methods_of, plain_path
+from ratekit.web.identity import By, KeyFunction, as_key_function
+from ratekit.web.methods import checked_methods
 from ratekit.web.patterns import Pattern
+from ratekit.web.plans import Cost, LimitsFunction, RuleLimits, declared_limits
+from ratekit.web.requests import FrontRequest
 
-RuleLimits = Policy | Limit | str | Iterable[Limit | str]
 DEFAULT_ENDPOINT = "default"
 _MOST_FOUND, _LONGEST_FOUND, _LONGEST_METHOD = 4096, 200, 20  # entries, and characters: a cache of long ones is too large
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Rule:
-    """A policy for the paths of a pattern. The pattern is the endpoint under which they are counted together.
+    """What some requests are limited by, whatever says so: a table of paths, a document, code. Compared by identity.
 
-    A method before the pattern is part of the names of the limits, not of the endpoint. Compared by identity.
+    It has a policy, or limits: a callable of the request, or a policy of the plan where is_by_plan. endpoint is what its
+    requests are counted under, together. A method that was declared is part of the names of the limits: a fixed policy
+    has it there already, and qualifier is for the policies that are asked for.
     """
 
     endpoint: str
-    policy: Policy | None  # None: exempt
+    policy: Policy | None = None
+    limits: LimitsFunction | None = None
+    is_by_plan: bool = False  # plan_of is asked in place of limits
+    qualifier: str = ""
+    counter: Callable[[Any], Any] | None = None  # asked for the endpoint of a request
+    by: KeyFunction | None = None  # None: as the middleware does
+    cost: Cost | None = None  # None: as the middleware does
+    mode: RateLimitMode | None = None  # the weaker of it and the middleware's counts
     on_outage: OnOutage | None = None  # None: as the limiter does
+    exempt: Exemptions = NOTHING
+    block: bool = True  # False: counts, and never refuses
     of_options: Rule | None = None  # for OPTIONS, which has counters of its own where no method is named
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether all that it says of a client's requests is the same, but for who asks."""
+        is_plain = self.policy is not None and self.counter is None and self.mode is None and self.block
+        return is_plain and not callable(self.cost) and self.exempt.is_by_address
+
+
+@runtime_checkable
+class RuleSet(Protocol):
+    """Finds the rules of a request: the first that matches, or all that match, which are checks of one decision.
+
+    It may change while requests are decided: each request is decided by what one call of `find` has returned.
+    """
+
+    def find(self, request: FrontRequest) -> Sequence[Rule]:
+        """Return the rules of a request, hashable (a tuple); empty: it is not limited."""
+
+
+class RuleOptions(TypedDict, total=False):
+    """A rule of a table that says more than its limits.
+
+    - limits: as anywhere, a callable of the request included
+    - by, cost, mode, on_outage: in place of those of the middleware
+    - methods: only those, with counters of their own
+    - exempt: patterns, networks, addresses and callables that this rule leaves out
+    - counter: a name under which several rules are counted together, or a callable of the request that names one
+    - block: False counts, and never refuses: the application reads the result
+    """
+
+    limits: RuleLimits | LimitsFunction
+    by: By
+    cost: Cost
+    methods: Iterable[str]
+    exempt: Iterable[Exempt]
+    counter: str | Callable[[Any], Any]
+    mode: str | RateLimitMode
+    on_outage: str
+    block: bool
+
+
+RuleGiven = RuleLimits | LimitsFunction | RuleOptions | Mapping[str, Any]
 
 
 class Rules:
     """Finds the rule of a method and a path: an exact one, else the first pattern that fits, else the default.
 
     Patterns: "/search", "/items/{id}", "/files/{name:path}", "/static/*", or Flask's "/users/<int:id>"; "POST /login"
-    is for one method. A rule is a rate, a limit, a policy, or several of them; or a mapping, {"limits": …, "on_outage":
-    "closed"}, to do something else there when the store cannot tell. cost is what a request costs where the table is used.
+    is for one method. A rule is a rate, a limit, a policy, or several of them; a callable of the request; or a mapping of
+    RuleOptions. cost is what a request costs where the table is used, unless a rule says so itself.
     """
 
     def __init__(
         self,
-        rules: Mapping[str, RuleLimits | Mapping[str, Any]] | None = None,
-        default: RuleLimits | Mapping[str, Any] | None = None,
-        exempt: Iterable[str] = (),
+        rules: Mapping[str, RuleGiven] | None = None,
+        default: RuleGiven | None = None,
+        exempt: Iterable[str] | Exemptions = (),
         *,
-        cost: int | Callable[[Any], Any] = 1,
+        cost: Cost = 1,
     ) -> None:
         if not isinstance(rules, Mapping | None):
             raise ConfigurationError(f"rules {rules!r} is not a mapping of patterns to rates")
-        if isinstance(exempt, str) or not isinstance(exempt, Iterable):
-            what = "is one text: give" if isinstance(exempt, str) else "is not"
-            raise ConfigurationError(f"exempt {exempt!r} {what} a list of patterns")
-        table = [(key, Rule(key.pattern.text, None)) for key in map(_key, exempt)]
-        table += [(key, _rule(key.pattern.text, given, key.method, cost)) for key, given in _keys(rules or {})]
-        exact = [(key, rule) for key, rule in reversed(table) if key.pattern.is_one_path]
-        self._exact = {(key.method, key.pattern.text): rule for key, rule in exact}
-        self._patterns = [(key, rule) for key, rule in table if not key.pattern.is_one_path]
-        self._default = None if default is None else _rule(DEFAULT_ENDPOINT, default, None, cost)
-        # The rule of a method and a path, None if it is not limited.
-        self.found: Cache[tuple[str, str], Rule | None] = Cache(self._look, _MOST_FOUND, _is_short)
+        exempted = exempt if isinstance(exempt, Exemptions) else Exemptions.of(exempt)
+        table = [_Entry(_methods_of_key(key), key.pattern, None) for key in exempted.patterns]
+        table += [_entry(text, given, cost) for text, given in (rules or {}).items()]
+        self._exact = {
+            (method, entry.pattern.text): entry.rule
+            for entry in reversed(table)
+            if entry.pattern.is_one_path
+            for method in entry.methods
+        }
+        self._patterns = [entry for entry in table if not entry.pattern.is_one_path]
+        self._default = None if default is None else _rule(DEFAULT_ENDPOINT, default, cost)
+        # The rules of a method and a path, none if it is not limited.
+        self.found: Cache[tuple[str, str], tuple[Rule, ...]] = Cache(self._look, _MOST_FOUND, _is_short)
+
+    @property
+    def rules(self) -> list[Rule]:
+        """Every rule of the table."""
+        rules = [*self._exact.values(), *(entry.rule for entry in self._patterns), self._default]
+        return [rule for rule in rules if rule is not None]
 
     @property
     def policies(self) -> list[Policy]:
-        """Every policy of the table."""
-        rules = [*self._exact.values(), *(rule for _, rule in self._patterns), self._default]
-        return [rule.policy for rule in rules if rule is not None and rule.policy is not None]
+        """Every fixed policy of the table."""
+        return [rule.policy for rule in self.rules if rule.policy is not None]
 
-    def find(self, method: str, path: str) -> Rule | None:
+    def find(self, request: FrontRequest) -> Sequence[Rule]:
+        """Return the rule of a request, nothing if it is not limited."""
+        return self.found[request.method, request.path]
+
+    def at(self, method: str, path: str) -> Rule | None:
         """Return the rule of a method and a path, None if it is not limited."""
-        return self.found[method, path]
+        return next(iter(self.found[method, path]), None)
 
-    def _look(self, of: tuple[str, str]) -> Rule | None:
+    def _look(self, of: tuple[str, str]) -> tuple[Rule, ...]:
         method = of[0].upper()  # as the application reads it
-        rule = self._match(method, of[1])
-        if rule is None or rule.policy is None:
-            return None
-        return rule.of_options if method == "OPTIONS" and rule.of_options is not None else rule
+        rule = self._match(method, plain_path(of[1]))
+        if rule is None:
+            return ()
+        return (rule.of_options,) if method == "OPTIONS" and rule.of_options is not None else (rule,)
 
     def _match(self, method: str, path: str) -> Rule | None:
-        path = "/" + re.sub(r"/+", "/", path).strip("/")
-        methods = (method, "GET", None) if method == "HEAD" else (method, None)  # HEAD is GET without the body
+        methods = methods_of(method)
         for only in methods:
             if (only, path) in self._exact:
                 return self._exact[only, path]
-        for key, candidate in self._patterns:
-            if key.method in methods and key.pattern.matches(path):
-                return candidate
+        for entry in self._patterns:
+            if any(only in methods for only in entry.methods) and entry.pattern.matches(path):
+                return entry.rule
         return self._default
 
 
-class _Key(NamedTuple):
-    """A key of a table: a pattern, for one method or for all."""
+class _Entry(NamedTuple):
+    """A line of a table: a pattern, the methods that it is for, and its rule; no rule: exempt."""
 
-    method: str | None
+    methods: tuple[str | None, ...]  # None stands for all
     pattern: Pattern
+    rule: Rule | None
 
 
-def _key(text: str) -> _Key:
-    if not isinstance(text, str):
-        raise ConfigurationError(f"pattern {text!r} is not a path: it is not a text")
-    method, path = split_method(text, f"pattern {text!r}")
-    return _Key(method, Pattern(path))
+def _entry(text: str, given: RuleGiven, cost: Cost) -> _Entry:
+    key = RoutePattern.of(text)
+    methods = None if key.method is None else [key.method]
+    if isinstance(given, Mapping) and given.get("methods") is not None:
+        if methods is not None:
+            raise ConfigurationError(f"rule {text!r} names a method, and so do its methods {given['methods']!r}: give one")
+        methods = sorted(checked_methods(given["methods"]))
+    return _Entry(tuple(methods or [None]), key.pattern, _rule(key.pattern.text, given, cost, methods))
 
 
-def _keys(rules: Mapping[str, Any]) -> Iterator[tuple[_Key, Any]]:
-    return ((_key(text), given) for text, given in rules.items())
+def _methods_of_key(key: RoutePattern) -> tuple[str | None, ...]:
+    return (key.method,)
 
 
 def _is_short(key: tuple[str, str], _: object) -> bool:
     return len(key[0]) <= _LONGEST_METHOD and len(key[1]) <= _LONGEST_FOUND
 
 
-def _rule(
-    endpoint: str, given: RuleLimits | Mapping[str, Any], method: str | None, cost: int | Callable[[Any], Any]
-) -> Rule:
-    limits, on_outage = _parts(endpoint, given) if isinstance(given, Mapping) else (given, None)
-    policy = with_cost(as_rule_policy(endpoint, limits), cost)
-    if method is not None:
-        return Rule(endpoint, qualified(policy, by_methods([method])), on_outage)
-    return Rule(endpoint, policy, on_outage, Rule(endpoint, qualified(policy, OPTIONS), on_outage))
+def _rule(endpoint: str, given: RuleGiven, cost: Cost, methods: Sequence[str] | None = None) -> Rule:
+    options: Mapping[str, Any] = given if isinstance(given, Mapping) else {"limits": given}
+    _refuse_unknown_options(endpoint, options)
+    counter = options.get("counter")
+    rule = _unqualified(counter if isinstance(counter, str) else endpoint, options, cost)
+    if counter is not None:
+        rule = replace(rule, counter=_checked_counter(counter))
+    if methods is not None:
+        return rule if counter is not None else _qualified(rule, by_methods(methods))
+    return replace(rule, of_options=_qualified(rule, OPTIONS))
 
 
-def _parts(endpoint: str, given: Mapping[str, Any]) -> tuple[RuleLimits, OnOutage | None]:
-    if unknown := sorted(set(given) - {"limits", "on_outage"}) or ("limits" not in given and ["no limits"]):
-        raise ConfigurationError(f"rule {dict(given)!r} of {endpoint!r} has {unknown[0]}: it has limits, and on_outage")
-    on_outage = given.get("on_outage")
-    return given["limits"], None if on_outage is None else as_on_outage(on_outage)
+def _unqualified(endpoint: str, options: Mapping[str, Any], cost: Cost) -> Rule:
+    """Make the rule of an endpoint, for all methods."""
+    own_cost = options.get("cost")
+    limits = declared_limits(endpoint, options["limits"])
+    by = options.get("by")
+    return Rule(
+        endpoint=endpoint,
+        policy=None if limits.policy is None else with_cost(limits.policy, cost if own_cost is None else own_cost),
+        limits=limits.limits,
+        is_by_plan=limits.is_by_plan,
+        by=None if by is None else as_key_function(by),
+        cost=None if own_cost is None else checked_cost(own_cost),
+        mode=checked_mode(options.get("mode")),
+        on_outage=checked_on_outage(options.get("on_outage")),
+        exempt=Exemptions.of(options.get("exempt", ())),
+        block=checked_block(options.get("block", True)),
+    )
 
 
-def as_rule_policy(endpoint: str, limits: RuleLimits) -> Policy:
-    """Make the policy of an endpoint of what a user gives: a policy, a limit, a rate, or several."""
-    if isinstance(limits, Policy):
-        return limits
-    if isinstance(limits, Limit | str):
-        return Policy(endpoint, [limits])
-    if isinstance(limits, Iterable):
-        return Policy(endpoint, limits)
-    raise ConfigurationError(f"rule {limits!r} of {endpoint!r} is neither a policy, nor a limit, nor a rate")
+def _qualified(rule: Rule, qualifier: str) -> Rule:
+    policy = None if rule.policy is None else qualified(rule.policy, qualifier)
+    return replace(rule, policy=policy, qualifier=qualifier)
+
+
+def _refuse_unknown_options(endpoint: str, options: Mapping[str, Any]) -> None:
+    known = RuleOptions.__annotations__
+    if unknown := sorted(set(options) - set(known)) or ("limits" not in options and ["no limits"]):
+        raise ConfigurationError(
+            f"rule {dict(options)!r} of {endpoint!r} has {unknown[0]}: it has limits, and {', '.join(sorted(known)[:-1])}"
+        )
+
+
+def _checked_counter(counter: object) -> Callable[[Any], Any] | None:
+    """Return a callable that names the counter of a request; None for a name."""
+    if callable(counter):
+        return counter
+    if not isinstance(counter, str) or not counter:
+        raise ConfigurationError(f"counter {counter!r} is neither a name nor a callable of the request")
+    check_endpoint(counter)
+    return None

@@ -10,10 +10,10 @@ from ratekit.core.limit_names import OPTIONS, by_methods, by_operation, qualifie
 from ratekit.core.limits import Limit, Policy
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.outages import OnOutage
-from ratekit.web.arguments import check_endpoint, checked_cost, checked_mode, checked_on_outage, policy_of, refuse_unknown
+from ratekit.web.arguments import check_endpoint, checked_cost, checked_mode, checked_on_outage, refuse_unknown
 from ratekit.web.identity import KeyFunction, as_key_function, check_anonymous
-from ratekit.web.methods import checked_method
-from ratekit.web.table import RuleLimits
+from ratekit.web.methods import checked_methods
+from ratekit.web.plans import RuleLimits, policy_of
 
 PROJECT, USER, ENDPOINT = "project", "user", "endpoint"
 By = KeyFunction | Callable[[Any], str | None] | str
@@ -100,7 +100,7 @@ def view_limit(
     endpoint is the URL pattern unless it is given. What makes no sense is a ConfigurationError.
     """
     refuse_unknown("rate_limit", unknown, {*ViewOptions.__annotations__, "max_requests", "expiry", "limits", "policy"})
-    only = None if methods is None else _checked_methods(methods)
+    only = None if methods is None else checked_methods(methods)
     counted = with_cost(policy_of(max_requests, expiry, limits, policy), checked_cost(cost))
     return ViewLimit(
         policy=counted if only is None else qualified(counted, by_methods(only)),
@@ -126,13 +126,6 @@ def _who(by: By) -> Who:
     if not callable(by):
         raise ConfigurationError(f"by {by!r} is neither a text nor a callable")
     return Who("call", call=by)
-
-
-def _checked_methods(methods: Iterable[str]) -> frozenset[str]:
-    given = None if isinstance(methods, str) or not isinstance(methods, Iterable) else list(methods)
-    if not given or not all(isinstance(method, str) for method in given):
-        raise ConfigurationError(f"methods {methods!r} is not a list of methods like ['POST']")
-    return frozenset(checked_method(method, f"methods {given!r}") for method in given)
 
 
 class ApplyOptions(TypedDict, total=False):

@@ -87,7 +87,7 @@ def test_reset_forgets_what_was_used(client):
 
 
 def test_endpoint_that_nothing_limits_has_no_limits(client):
-    assert declared.find("GET", "/nowhere/") is None
+    assert declared.at("GET", "/nowhere/") is None
     assert "nobody" not in manage("inspect", "/nowhere/", "user:1")
 
 

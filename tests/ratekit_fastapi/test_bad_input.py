@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import redis
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
+from starlette.testclient import TestClient
 
 from ratekit import ConfigurationError, Limit, Policy
 from ratekit_fastapi import PathRateLimiter, ProjectRateLimiter, install
@@ -237,10 +238,16 @@ def test_words_of_an_error_of_the_application_do_not_reach_clients(limited, capl
     assert "hunter2" not in answer.text + caplog.text
 
 
-def test_key_function_that_is_awaited_is_told_at_the_start():
-    """It is called without awaiting: each request would be refused."""
-    with pytest.raises(ConfigurationError, match="by .*later"):
-        PathRateLimiter(5, 60, by=later)
+def nothing() -> dict[str, str]:
+    return {}
+
+
+def test_key_function_that_is_awaited_limits_by_what_it_answers():
+    app = FastAPI()
+    install(app)
+    app.get("/x", dependencies=[Depends(PathRateLimiter(1, 60, by=later))])(nothing)
+    with TestClient(app) as client:
+        assert [client.get("/x").status_code for _ in range(2)] == [200, 429]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from ratekit.stores.memory import MemoryStore
 from ratekit.web.answers import ResponseWriter, unavailable, unusable
 from ratekit.web.arguments import checked_cost, cost_of, current_mode
 from ratekit.web.client_address import TrustedProxies
+from ratekit.web.drivers import run
 from ratekit.web.identity import client_ip, first_of, form_field, header, json_field
 from ratekit.web.options import MiddlewareOptions, UnverifiedIdentityWarning
 from ratekit.web.requests import AsgiRequest
@@ -959,7 +960,12 @@ def test_cost_is_a_number_or_what_a_callable_says():
 def options_and_request(**given):
     request = AsgiRequest({"type": "http", "path": "/", "headers": [], "client": ("203.0.113.9", 1)}, TrustedProxies())
     options = MiddlewareOptions(RateLimiter(MemoryStore()), **given)
-    return options, options.rules.find("GET", "/"), request
+    return options, options.rules.find(request), request
+
+
+def groups_of(options, request, rules):
+    limiter = RateLimiter(MemoryStore())
+    return run(options.read(request, rules, ON, load_body=lambda by: None), limiter)
 
 
 ON = RateLimitMode.ON
@@ -967,15 +973,15 @@ ON = RateLimitMode.ON
 
 @pytest.mark.parametrize("given", [{}, {"default": ["9/s", "99/min"]}, {"address_limit": "9/s"}])
 def test_checks_of_a_peer_are_found_once_when_nothing_else_matters(given):
-    options, rule, request = options_and_request(**given)
-    assert options.known_groups(rule, "203.0.113.9", ON) is None
-    groups = options.groups(request, rule, ON)
-    assert options.known_groups(rule, "203.0.113.9", ON) is groups
-    assert options.known_groups(rule, "203.0.113.8", ON) is None
+    options, rules, request = options_and_request(**given)
+    assert options.known_groups(rules, "203.0.113.9", ON) is None
+    groups = groups_of(options, request, rules)
+    assert options.known_groups(rules, "203.0.113.9", ON) is groups
+    assert options.known_groups(rules, "203.0.113.8", ON) is None
 
 
 def test_checks_of_a_peer_stay_known_in_a_flood_of_others():
-    options, rule, _ = options_and_request()
+    options, rules, _ = options_and_request()
     known = []
     for number in range(40_000):
         scope = {
@@ -985,9 +991,9 @@ def test_checks_of_a_peer_stay_known_in_a_flood_of_others():
             "client": (f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", 1),
         }
         request = AsgiRequest(scope, TrustedProxies())
-        options.groups(request, rule, ON)
+        groups_of(options, request, rules)
         if number % 1000 == 0:
-            known.append(options.known_groups(rule, "10.0.0.0", ON))
+            known.append(options.known_groups(rules, "10.0.0.0", ON))
     assert all(groups is known[0] for groups in known)
 
 
@@ -1004,9 +1010,9 @@ def test_checks_of_a_peer_stay_known_in_a_flood_of_others():
     ],
 )
 def test_checks_are_made_for_each_request_when_more_than_the_peer_matters(given):
-    options, rule, request = options_and_request(**given)
-    assert options.groups(request, rule, ON)
-    assert options.known_groups(rule, "203.0.113.9", ON) is None
+    options, rules, request = options_and_request(**given)
+    assert groups_of(options, request, rules)
+    assert options.known_groups(rules, "203.0.113.9", ON) is None
 
 
 def test_no_style_and_a_style_twice_make_no_line_twice(refused):

@@ -107,5 +107,5 @@ def test_time_grows_with_the_path_and_not_with_its_square():
 def test_table_finds_the_rule_of_a_long_path_in_no_time():
     rules = Rules(dict.fromkeys(SLOW, "5/min"), "9/min")
     began = time.process_time()
-    assert rules.find("GET", "/a" * (LONG // 2) + "/c").endpoint == "default"
+    assert rules.at("GET", "/a" * (LONG // 2) + "/c").endpoint == "default"
     assert time.process_time() - began < 2

@@ -10,18 +10,19 @@ from hypothesis import strategies as st
 
 from ratekit import ConfigurationError, Limit, Policy
 from ratekit.web.client_address import TrustedProxies
+from ratekit.web.plans import as_rule_policy
 from ratekit.web.requests import AsgiRequest, WsgiRequest
-from ratekit.web.table import DEFAULT_ENDPOINT, Rules, as_rule_policy
+from ratekit.web.table import DEFAULT_ENDPOINT, Rules
 
 
 def endpoint(rules: Rules, path: str, method: str = "GET") -> str | None:
-    rule = rules.find(method, path)
+    rule = rules.at(method, path)
     return None if rule is None else rule.endpoint
 
 
 def names(rules: Rules, path: str, method: str = "GET") -> list[str] | None:
     """Return the names of the limits of a request."""
-    rule = rules.find(method, path)
+    rule = rules.at(method, path)
     return None if rule is None else [limit.name for limit in rule.policy.limits]
 
 
@@ -105,8 +106,8 @@ def test_method_is_part_of_a_pattern(pattern):
 
 def test_rule_of_the_method_wins_over_that_of_all():
     rules = Rules({"/login": "9/min", "POST /login": "5/min"})
-    assert rules.find("POST", "/login").policy.limits[0].max_requests == 5
-    assert rules.find("PUT", "/login").policy.limits[0].max_requests == 9
+    assert rules.at("POST", "/login").policy.limits[0].max_requests == 5
+    assert rules.at("PUT", "/login").policy.limits[0].max_requests == 9
 
 
 def test_method_is_part_of_the_name_of_a_limit_and_not_of_the_endpoint():
@@ -138,7 +139,7 @@ def test_method_of_a_pattern_may_be_in_lower_case():
 @pytest.mark.parametrize("path", ["/search", "/items/5", "/other"], ids=["exact", "pattern", "default"])
 def test_invented_methods_share_the_counter_of_a_rule_that_names_no_method(path):
     rules = table("/search", "/items/{id}", default="9/min")
-    found = {rules.find(method, path) for method in ("GET", "POST", "FOO1", "FOO2", "foo3", "", "X" * 5000)}
+    found = {rules.at(method, path) for method in ("GET", "POST", "FOO1", "FOO2", "foo3", "", "X" * 5000)}
     assert len(found) == 1
 
 
@@ -148,12 +149,12 @@ def test_options_has_one_counter_of_its_own_where_no_method_is_named(path, metho
     rules = table("/search", "/items/{id}", default="9/min")
     assert names(rules, path, method) == ["options-60s"]
     assert endpoint(rules, path, method) == endpoint(rules, path)
-    assert rules.find(method, path) is rules.find("OPTIONS", path)
+    assert rules.at(method, path) is rules.at("OPTIONS", path)
 
 
 def test_options_has_the_rule_that_names_it():
     rules = Rules({"OPTIONS /x": "3/min", "/x": "9/min", "POST /y": "9/min"}, exempt=["OPTIONS /z"], default="1/s")
-    assert rules.find("OPTIONS", "/x").policy.limits[0].max_requests == 3
+    assert rules.at("OPTIONS", "/x").policy.limits[0].max_requests == 3
     assert names(rules, "/y", "OPTIONS") == ["options-1s"]
     assert names(rules, "/z", "OPTIONS") is None
 
@@ -221,8 +222,8 @@ def test_parameter_of_an_unknown_type_is_refused(pattern):
 
 def test_spaces_between_method_and_path_do_not_matter():
     rules = table("POST  /login", "POST   /items/{id}")
-    assert rules.find("POST", "/login") is not None
-    assert rules.find("POST", "/items/5") is not None
+    assert rules.at("POST", "/login") is not None
+    assert rules.at("POST", "/items/5") is not None
 
 
 def test_exact_path_wins_over_a_pattern_and_the_first_pattern_over_the_next():
@@ -234,7 +235,7 @@ def test_exact_path_wins_over_a_pattern_and_the_first_pattern_over_the_next():
 def test_default_is_for_what_fits_no_rule():
     rules = table("/search", default="9/min")
     assert endpoint(rules, "/other") == DEFAULT_ENDPOINT
-    assert rules.find("GET", "/other").policy.limits == (Limit(9, 60),)
+    assert rules.at("GET", "/other").policy.limits == (Limit(9, 60),)
     assert endpoint(table("/search"), "/other") is None
 
 
@@ -455,7 +456,7 @@ def test_pattern_is_refused_or_fits_some_path(pattern):
     except ConfigurationError:
         return
     method, path = re.fullmatch(r"(?:([A-Z]+) +)?(/.*)", pattern).groups()
-    assert rules.find(method or "GET", path.replace(":path", "").replace("*", "x")) is not None
+    assert rules.at(method or "GET", path.replace(":path", "").replace("*", "x")) is not None
 
 
 def test_long_paths_find_their_rule_and_are_not_kept():

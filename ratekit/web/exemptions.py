@@ -1,0 +1,99 @@
+"""Which requests a limit leaves out: by their path, by the network that the client is in, or as a callable says."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, NamedTuple
+
+from ratekit.core.errors import ConfigurationError
+from ratekit.web.arguments import wrong_type
+from ratekit.web.decide import Ask, Step
+from ratekit.web.methods import split_method
+from ratekit.web.patterns import Pattern
+from ratekit.web.requests import FrontRequest
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Exempt = str | Callable[[Any], Any]
+
+
+class RoutePattern(NamedTuple):
+    """A pattern of paths, for one method or for all: "POST /login"."""
+
+    method: str | None
+    pattern: Pattern
+
+    @classmethod
+    def of(cls, text: str) -> RoutePattern:
+        """Read a pattern with or without a method before it."""
+        if not isinstance(text, str):
+            raise ConfigurationError(f"pattern {text!r} is not a path: it is not a text")
+        method, path = split_method(text, f"pattern {text!r}")
+        return cls(method, Pattern(path))
+
+    def fits(self, method: str, path: str) -> bool:
+        """Whether a request fits. The method is in upper case, and the path is plain."""
+        return self.method in methods_of(method) and self.pattern.matches(path)
+
+
+def methods_of(method: str) -> tuple[str | None, ...]:
+    """Return the methods under which a request is looked up; None stands for all. HEAD is GET without the body."""
+    return (method, "GET", None) if method == "HEAD" else (method, None)
+
+
+def plain_path(path: str) -> str:
+    """Return a path without doubled slashes and without one at its end, as patterns are written."""
+    return "/" + re.sub(r"/+", "/", path).strip("/")
+
+
+class Exemptions(NamedTuple):
+    """What is exempt. A callable gets what every callable of the application gets, and answers True or False."""
+
+    patterns: tuple[RoutePattern, ...] = ()
+    networks: tuple[Network, ...] = ()
+    functions: tuple[Callable[[Any], Any], ...] = ()
+
+    @classmethod
+    def of(cls, given: Iterable[Exempt]) -> Exemptions:
+        """Read a list of patterns ("/health"), networks ("10.0.0.0/8"), addresses and callables."""
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            what = "is one text: give" if isinstance(given, str) else "is not"
+            raise ConfigurationError(f"exempt {given!r} {what} a list of patterns, networks and callables")
+        items = list(given)
+        networks = [network for item in items if (network := _network(item)) is not None]
+        patterns = [RoutePattern.of(item) for item in items if not callable(item) and _network(item) is None]
+        return cls(tuple(patterns), tuple(networks), tuple(item for item in items if callable(item)))
+
+    @property
+    def is_by_address(self) -> bool:
+        """Whether nothing but the client's address decides."""
+        return not self.patterns and not self.functions
+
+
+NOTHING = Exemptions()
+
+
+def is_exempt(exempt: Exemptions, request: FrontRequest) -> Generator[Step, Any, bool]:
+    """Find out whether a request is exempt. Callables are asked last, one after the other."""
+    if exempt.patterns:
+        method, path = request.method.upper(), plain_path(request.path)
+        if any(pattern.fits(method, path) for pattern in exempt.patterns):
+            return True
+    address = request.client() if exempt.networks else None
+    if address is not None and any(address in network for network in exempt.networks):
+        return True
+    for function in exempt.functions:
+        answer = yield Ask(function, request.application_request, function)
+        if type(answer) is not bool:
+            raise wrong_type("exempt", answer, "True or False")
+        if answer:
+            return True
+    return False
+
+
+def _network(item: object) -> Network | None:
+    try:
+        return ipaddress.ip_network(item, strict=False) if isinstance(item, str) else None
+    except ValueError:
+        return None

@@ -1,0 +1,229 @@
+"""What is allowed: limits as they are declared, plans, and what the application's own code answers for a request.
+
+A plan is a named set of limits ("free", "pro"). `limits=` may be a callable of the request, which answers limits, a Policy,
+the name of a plan, or None (not limited); `limits="plan"` asks the application's `plan_of`.
+
+**Counters do not know plans.** A counter belongs to an endpoint, a subject and the name of a limit, which is its window
+("60s") unless it was given. So when a subject's plan changes, what is used in a running window counts on wherever the new
+plan has a limit of the same name, as with an override; a limit of another window or algorithm has a counter of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from ratekit.core.cache import Cache
+from ratekit.core.errors import ConfigurationError, UnknownLimitsError
+from ratekit.core.limit_names import qualified, with_cost
+from ratekit.core.limits import UNNAMED_POLICY, Limit, Policy
+from ratekit.web.arguments import wrong_type
+
+RuleLimits = Policy | Limit | str | Iterable[Limit | str]
+LimitsAnswer = Policy | Limit | str | Sequence[Limit | str] | None
+LimitsFunction = Callable[[Any], LimitsAnswer | Awaitable[LimitsAnswer]]
+PlanFunction = Callable[[Any], str | Awaitable[str | None] | None]
+Cost = int | Callable[[Any], Any]
+PLAN: Final = "plan"  # in place of limits: those of the plan that plan_of names
+NO_LIMITS = "limits has answered None"
+_MOST_POLICIES = 4096
+_WANTED = "limits, a Policy, the name of a plan, or None"
+_log = logging.getLogger("ratekit.web")
+
+
+class Plans:
+    """Named sets of limits. `replace` changes all of them at once, while requests are decided.
+
+    `policy` makes a policy of what limits= or plan_of has answered, and keeps it: an answer that was seen before costs one
+    look into a dictionary.
+    """
+
+    def __init__(self, plans: Mapping[str, RuleLimits] | None = None) -> None:
+        self._current = _PlanSet({})
+        self.replace({} if plans is None else plans)
+
+    def replace(self, plans: Mapping[str, RuleLimits]) -> None:
+        """Put other plans in force, from the next request on. If one of them makes no sense, none of them are."""
+        if not isinstance(plans, Mapping):
+            raise ConfigurationError(f"plans {plans!r} is not a mapping of names to limits")
+        self._current = _PlanSet({_checked_name(name): _plan(name, limits) for name, limits in plans.items()})
+
+    @property
+    def policies(self) -> Mapping[str, Policy]:
+        """The plans in force, by name. The policy of a plan has the plan's name."""
+        return self._current.policies
+
+    def policy(self, answer: object, qualifier: str = "", cost: Cost = 1) -> Policy | None:
+        """Return the policy that an answer stands for, None if the request is not limited.
+
+        qualifier and cost are those of the limiter, which are part of the names of its limits.
+        """
+        if answer is None:
+            return None
+        if type(answer) is not str and not isinstance(answer, str | Policy | Limit):
+            answer = _checked_list(answer)
+        return self._current.resolved[answer, qualifier, cost]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._current.policies)
+
+    def __len__(self) -> int:
+        return len(self._current.policies)
+
+
+class _PlanSet:
+    """Plans that do not change, with the policies of the answers seen since they are in force."""
+
+    __slots__ = ("policies", "resolved")
+
+    def __init__(self, policies: dict[str, Policy]) -> None:
+        self.policies = MappingProxyType(policies)
+        self.resolved: Cache[tuple[Any, str, Cost], Policy] = Cache(self._resolve, _MOST_POLICIES)
+
+    def _resolve(self, key: tuple[Any, str, Cost]) -> Policy:
+        answer, qualifier, cost = key
+        return qualified(with_cost(policy_answered(answer, self.policies), cost), qualifier)
+
+
+def policy_answered(answer: LimitsAnswer, plans: Mapping[str, Policy]) -> Policy:
+    """Make a policy of an answer that is not None: a Policy, the name of a plan, a rate, a limit, or several."""
+    if isinstance(answer, Policy):
+        return answer
+    if isinstance(answer, str) and answer in plans:
+        return plans[answer]
+    try:
+        return as_rule_policy(UNNAMED_POLICY, answer)  # type: ignore[arg-type] # what is none is an error
+    except ConfigurationError as error:
+        raise _unknown(answer, plans, error) from None
+
+
+def as_plans(plans: Plans | Mapping[str, RuleLimits] | None) -> Plans:
+    """Return plans as they were given, or made of a mapping."""
+    return plans if isinstance(plans, Plans) else Plans(plans)
+
+
+def as_rule_policy(endpoint: str, limits: RuleLimits) -> Policy:
+    """Make the policy of an endpoint of what a user gives: a policy, a limit, a rate, or several."""
+    if isinstance(limits, Policy):
+        return limits
+    if isinstance(limits, Limit | str):
+        return Policy(endpoint, [limits])
+    if isinstance(limits, Iterable):
+        return Policy(endpoint, limits)
+    raise ConfigurationError(f"rule {limits!r} of {endpoint!r} is neither a policy, nor a limit, nor a rate")
+
+
+class Declared(NamedTuple):
+    """What a limiter was declared with: fixed limits, or a callable that is asked about each request."""
+
+    policy: Policy | None = None
+    limits: LimitsFunction | None = None
+    is_by_plan: bool = False  # plan_of is asked
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the limits are the same for each request."""
+        return self.policy is not None
+
+
+def declared(
+    max_requests: int | None,
+    expiry: float | None,
+    limits: RuleLimits | LimitsFunction | None,
+    policy: Policy | Limit | None,
+) -> Declared:
+    """Read what a limiter of a route is declared with: max_requests with expiry, limits, or policy."""
+    given = [max_requests is not None or expiry is not None, limits is not None, policy is not None]
+    if sum(given) != 1:
+        raise ConfigurationError("give exactly one of max_requests with expiry, limits, or policy")
+    if limits is not None:
+        return declared_limits(UNNAMED_POLICY, limits)
+    return Declared(_fixed(max_requests, expiry, policy))
+
+
+def policy_of(
+    max_requests: int | None, expiry: float | None, limits: RuleLimits | None, policy: Policy | Limit | None
+) -> Policy:
+    """Make the policy of a limiter that is declared on a route, of the one way in which it was given."""
+    found = declared(max_requests, expiry, limits, policy).policy
+    if found is None:
+        raise ConfigurationError(f"limits {limits!r} is neither a policy, nor a limit, nor a rate")
+    return without_slots(found)
+
+
+def declared_limits(endpoint: str, limits: RuleLimits | LimitsFunction) -> Declared:
+    """Read limits: fixed ones, a callable of the request, or "plan"."""
+    if callable(limits):
+        return Declared(limits=limits)
+    if limits == PLAN:
+        return Declared(is_by_plan=True)
+    return Declared(as_rule_policy(endpoint, limits))
+
+
+def without_slots(policy: Policy) -> Policy:
+    """Return the policy of a limiter that runs before the application, or raise ConfigurationError if it takes slots."""
+    if policy.has_slots:
+        raise ConfigurationError(
+            "a concurrency limit has to hold its slot until the response has ended: use ratekit.asgi or ratekit.wsgi"
+        )
+    return policy
+
+
+def checked_plan_of(plan_of: PlanFunction | None) -> PlanFunction | None:
+    """Return a lookup of plans as it was given, or raise ConfigurationError if it is no callable."""
+    if plan_of is not None and not callable(plan_of):
+        raise ConfigurationError(f"plan_of {plan_of!r} is not a callable of the request that names a plan")
+    return plan_of
+
+
+def _fixed(max_requests: int | None, expiry: float | None, policy: Policy | Limit | None) -> Policy:
+    if policy is not None and not isinstance(policy, Policy | Limit):
+        raise ConfigurationError(f"policy {policy!r} is neither a Policy nor a Limit")
+    if policy is not None:
+        return as_rule_policy(UNNAMED_POLICY, policy)
+    if max_requests is None or expiry is None:
+        raise ConfigurationError(f"max_requests {max_requests!r} and expiry {expiry!r} have to be given together")
+    try:
+        return Policy(UNNAMED_POLICY, [Limit(max_requests, expiry)])
+    except ConfigurationError as error:
+        raise ConfigurationError(str(error).replace("window", "expiry", 1)) from None
+
+
+def _plan(name: str, limits: RuleLimits) -> Policy:
+    """Make the policy of a plan. A policy of another name is called as the plan, so that metrics name the plan."""
+    try:
+        return Policy(name, as_rule_policy(name, limits).limits)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"plans[{name!r}]: {error}") from None
+
+
+def _checked_name(name: str) -> str:
+    if not isinstance(name, str) or not name or not name.isprintable():
+        raise ConfigurationError(f"plan {name!r} is not a name: it is not a printable text")
+    if _is_rate(name):
+        raise ConfigurationError(f"plan {name!r} is called like a rate: a callable that answers {name!r} could mean either")
+    return name
+
+
+def _is_rate(text: str) -> bool:
+    try:
+        Policy(UNNAMED_POLICY, text)
+    except ConfigurationError:
+        return False
+    return True
+
+
+def _checked_list(answer: object) -> tuple[Limit | str, ...]:
+    if isinstance(answer, list | tuple) and all(isinstance(item, Limit | str) for item in answer):
+        return tuple(answer)
+    raise wrong_type("limits", answer, _WANTED)
+
+
+def _unknown(answer: object, plans: Mapping[str, Policy], error: ConfigurationError) -> UnknownLimitsError:
+    known = ", ".join(sorted(plans)) or "none"
+    what = f"{answer!r:.100} is neither a plan nor a rate: the plans are {known}" if isinstance(answer, str) else str(error)
+    fault = UnknownLimitsError(f"limits answered what cannot be read: {what}")
+    _log.error("%s", fault)
+    return fault
