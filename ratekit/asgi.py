@@ -14,7 +14,7 @@ from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import AsyncRateLimiter, shielded
 from ratekit.stores.contract import AsyncStoreGiven
 from ratekit.web.answers import ANSWERED, ErrorResponse, ResponseWriter
-from ratekit.web.decide import Group, Ledger, give_back, refusal_of, refuse, release, releases_of
+from ratekit.web.decide import Group, Ledger, give_back, hold_slots, refusal_of, refuse, release, releases_of
 from ratekit.web.drivers import arun, decide_request
 from ratekit.web.identity import KeyFunction, body_too_long
 from ratekit.web.options import MiddlewareKeywords, MiddlewareOptions, split_arguments
@@ -101,6 +101,8 @@ class RateLimitMiddleware:
             if verdict.response is not None:
                 await send_response(verdict.response, scope, receive, send)
                 return
+            if ledger.has_slots:
+                hold_slots(ledger, self.limiter)
         sender = Sender(send, ledger, self.options.writer, self)
         try:
             try:

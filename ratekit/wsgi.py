@@ -17,7 +17,7 @@ from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import RateLimiter
 from ratekit.stores.contract import StoreGiven
 from ratekit.web.answers import ANSWERED, ErrorResponse
-from ratekit.web.decide import Ledger, Verdict, decide, give_back, refusal_of, refuse, release, releases_of
+from ratekit.web.decide import Ledger, Verdict, decide, give_back, hold_slots, refusal_of, refuse, release, releases_of
 from ratekit.web.drivers import run
 from ratekit.web.identity import KeyFunction, body_too_long
 from ratekit.web.options import MiddlewareKeywords, MiddlewareOptions, split_arguments
@@ -81,6 +81,8 @@ class RateLimitMiddleware:
             raise
 
     def _pass_on(self, environ: Environ, start_response: StartResponse, ledger: Ledger) -> Iterable[bytes]:
+        if ledger.has_slots:
+            hold_slots(ledger, self.limiter)
         starter = Starter(start_response, ledger, self)
         try:
             body = self.app(environ, starter)

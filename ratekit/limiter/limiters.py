@@ -17,10 +17,12 @@ from ratekit.core.lazy_log import Logger
 from ratekit.core.limits import Limit, Policy
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.outages import StoreOutage
-from ratekit.core.protocol import CHECK, Call, decode
+from ratekit.core.protocol import CHECK, Call, Operation, decode
 from ratekit.core.results import RateLimitResult
 from ratekit.limiter.operations import Operations, new_slot
 from ratekit.limiter.refusal_cache import forget_given_back
+from ratekit.limiter.renewal import LoopRenewal, Renewal, slots_held, still_held
+from ratekit.limiter.renewal import thread as renewal_thread
 from ratekit.stores.contract import AsyncStore, AsyncStoreGiven, Figures, Store, StoreGiven
 
 _log = Logger("ratekit.limiter")
@@ -42,16 +44,33 @@ class RateLimiter(Operations[RateLimitResult, Store, StoreGiven]):
     def slot(
         self, policy: Policy | Limit, subject: str, *, endpoint: str | None = None, overrides: bool = True
     ) -> Iterator[RateLimitResult]:
-        """Hold a slot for a block. Raises RateLimitExceeded if there is none: a block cannot be skipped otherwise."""
-        slot, refused = new_slot(), False
+        """Hold a slot for a block, however long it takes: the slot is renewed meanwhile.
+
+        Raises RateLimitExceeded if there is none: a block cannot be skipped otherwise.
+        """
+        slot, refused, renewal = new_slot(), False, None
         try:
             result = self.acquire(policy, subject, slot, endpoint=endpoint, overrides=overrides)
             refused = result.is_over_limit
+            renewal = self.hold(self._encode(Operation.ACQUIRE, policy, subject, 1, endpoint, overrides, slot), result)
             yield _admitted(result)
         finally:
+            if renewal is not None:
+                renewal.stop()
             if not refused:
                 with _unreleased():
                     self.release(policy, subject, slot, endpoint=endpoint, overrides=overrides)
+
+    def hold(self, call: Call, result: RateLimitResult) -> Renewal | None:
+        """Renew the slots that a call has taken, until they are stopped; None if it has taken none."""
+        slots = slots_held(call, result) if result.allowed else None
+        return None if slots is None else renewal_thread.hold(slots, self._renew)
+
+    def _renew(self, calls: Sequence[Call]) -> Sequence[Call]:
+        try:
+            return still_held(calls, self._store.run_many(calls))
+        except StoreOutage:
+            return calls
 
     def warm(self) -> None:
         """Open a connection in the background, so that the first check does not have to wait for it."""
@@ -124,16 +143,33 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult], AsyncSto
     async def slot(
         self, policy: Policy | Limit, subject: str, *, endpoint: str | None = None, overrides: bool = True
     ) -> AsyncIterator[RateLimitResult]:
-        """Hold a slot for a block. Raises RateLimitExceeded if there is none: a block cannot be skipped otherwise."""
-        slot, refused = new_slot(), False
+        """Hold a slot for a block, however long it takes: the slot is renewed meanwhile.
+
+        Raises RateLimitExceeded if there is none: a block cannot be skipped otherwise.
+        """
+        slot, refused, renewal = new_slot(), False, None
         try:
             result = await self.acquire(policy, subject, slot, endpoint=endpoint, overrides=overrides)
             refused = result.is_over_limit
+            renewal = self.hold(self._encode(Operation.ACQUIRE, policy, subject, 1, endpoint, overrides, slot), result)
             yield _admitted(result)
         finally:
+            if renewal is not None:
+                renewal.stop()
             if not refused:  # also if it was cancelled: the slot may have been taken
                 with _unreleased():
                     await shielded(self.release(policy, subject, slot, endpoint=endpoint, overrides=overrides))
+
+    def hold(self, call: Call, result: RateLimitResult) -> Renewal | None:
+        """Renew the slots that a call has taken, until they are stopped; None if it has taken none."""
+        slots = slots_held(call, result) if result.allowed else None
+        return None if slots is None else LoopRenewal(slots, self._renew)
+
+    async def _renew(self, calls: Sequence[Call]) -> Sequence[Call]:
+        try:
+            return still_held(calls, await self._store.run_many(calls))
+        except StoreOutage:
+            return calls
 
     async def warm(self) -> None:
         """Open a connection in the background, so that the first check does not have to wait for it."""

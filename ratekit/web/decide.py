@@ -23,6 +23,7 @@ from ratekit.core.outages import OnOutage
 from ratekit.core.protocol import Call, Operation, encode, merge, only, part_of, parts
 from ratekit.core.results import RateLimitResult
 from ratekit.limiter.operations import new_slot
+from ratekit.limiter.renewal import Renewal
 from ratekit.telemetry.datadog import tag_over_limit
 from ratekit.web.answers import ErrorResponse, ResponseWriter, error_response
 
@@ -97,7 +98,7 @@ def _calls_of(checks: Sequence[Check]) -> list[Call]:
 class Spent:
     """What one call has spent for a request, in the counters that were not given back meanwhile."""
 
-    __slots__ = ("_counters", "at", "group", "place", "result")
+    __slots__ = ("_counters", "at", "group", "place", "renewal", "result")
 
     def __init__(self, group: Group, place: Hashable, result: RateLimitResult) -> None:
         self.group = group
@@ -105,6 +106,7 @@ class Spent:
         self.result = result
         self.at = clock.steady()
         self._counters: dict[bytes, int] | None = None
+        self.renewal: Renewal | None = None  # of its slots
 
     @property
     def counters(self) -> dict[bytes, int]:
@@ -136,6 +138,13 @@ class Spent:
 
 def _is_slot(call: Call, index: int) -> bool:
     return call.compiled.limits[index].algorithm is Algorithm.CONCURRENCY
+
+
+def hold_slots(ledger: Ledger, limiter: Any) -> None:
+    """Let a limiter renew the slots that it has taken for a request, until they are released."""
+    for spent in ledger.spent_by(limiter.store.place):
+        if spent.renewal is None and spent.group.call.compiled.has_slots:
+            spent.renewal = limiter.hold(spent.group.call, spent.result)
 
 
 def releases_of(groups: Iterable[Group]) -> list[Call]:
@@ -315,6 +324,8 @@ def _given_back(parts: Iterable[tuple[Spent, Sequence[Call]]]) -> Generator[Step
     batches: dict[OnOutage | None, list[Call]] = {}
     for spent, calls in parts:
         batches.setdefault(spent.group.on_outage, []).extend(calls)
+        if spent.renewal is not None:
+            spent.renewal.stop()
         spent.counters.clear()  # a front around this one has the same entry, and must not give it back again
     for on_outage, calls in batches.items():
         if calls:
