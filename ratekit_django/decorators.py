@@ -4,57 +4,31 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any
 
 from asgiref.sync import iscoroutinefunction
 from django.http.response import HttpResponseBase
 
 from ratekit.core.errors import ConfigurationError
+from ratekit.web.view_decorator import LimitDecorator, decorating, limits_on, marked
 from ratekit.web.view_limit import ViewLimit, view_limit
 from ratekit_django import responses
 from ratekit_django.decisions import adecide, decide
 from ratekit_django.requests import Dispatch, RequestState
 
-Arguments = ParamSpec("Arguments")
-View = TypeVar("View", bound=Callable[..., Any])
-_MARK = "_ratekit_limited"
 
-
-class Limited(NamedTuple):
-    """What a decorated view is made of. Other decorators copy it; own_id tells whose it is."""
-
-    own_id: int
-    view: Callable[..., Any]
-    limits: tuple[ViewLimit, ...]
-
-
-class RateLimit:
+class RateLimit(LimitDecorator):
     """A limit as a decorator. Several on one view are decided together, all or nothing."""
 
-    def __init__(self, limit: ViewLimit) -> None:
-        self.limit = limit
+    in_place_of_a_class = "use RateLimitMixin"
 
-    def __call__(self, view: View) -> View:
-        """Return the view, limited. Directly on a view that is limited already, it joins the limits of that one."""
-        if isinstance(view, type):
-            raise ConfigurationError(f"rate_limit cannot decorate the class {view.__qualname__}: use RateLimitMixin")
-        inner = getattr(view, _MARK, None)
-        if inner is not None and inner.own_id == id(view):
-            return limited(inner.view, (self.limit, *inner.limits))  # type: ignore[return-value]
-        return limited(view, (self.limit,))  # type: ignore[return-value]
+    @staticmethod
+    def limited(view: Callable[..., Any], limits: tuple[ViewLimit, ...]) -> Callable[..., Any]:
+        """Return a view that decides each request by some limits first, of the colour of the view."""
+        return marked(_awaiting(view, limits) if _is_async(view) else _waiting(view, limits), view, limits)
 
 
-def _decorating(make: Callable[Arguments, ViewLimit]) -> Callable[Arguments, RateLimit]:
-    @wraps(make)
-    def rate_limit(*args: Arguments.args, **kwargs: Arguments.kwargs) -> RateLimit:
-        return RateLimit(make(*args, **kwargs))
-
-    rate_limit.__name__ = rate_limit.__qualname__ = "rate_limit"
-    return rate_limit
-
-
-rate_limit = _decorating(view_limit)
+rate_limit = decorating(view_limit, RateLimit)
 
 
 class RateLimitMixin:
@@ -75,21 +49,13 @@ class RateLimitMixin:
         """Decide the request, then let the view answer it."""
         view: Callable[..., Any] = super().dispatch  # type: ignore[misc]
         limits = self._ratekit_limits
-        return (limited(view, limits) if limits else view)(request, *args, **kwargs)
-
-
-def limited(view: Callable[..., Any], limits: tuple[ViewLimit, ...]) -> Callable[..., Any]:
-    """Return a view that decides each request by some limits first, of the colour of the view."""
-    wrapper = wraps(view)(_awaiting(view, limits) if _is_async(view) else _waiting(view, limits))
-    setattr(wrapper, _MARK, Limited(id(wrapper), view, limits))
-    return wrapper
+        return (RateLimit.limited(view, limits) if limits else view)(request, *args, **kwargs)
 
 
 def limits_of_view(view: Any) -> tuple[ViewLimit, ...]:
     """Return the limits that are declared on a view, whatever decorates it, or on its class."""
-    mark = getattr(view, _MARK, None)
     on_class: tuple[ViewLimit, ...] = getattr(getattr(view, "view_class", None), "_ratekit_limits", ())
-    return on_class if mark is None else on_class + mark.limits
+    return on_class + limits_on(view)
 
 
 def _waiting(view: Callable[..., Any], limits: tuple[ViewLimit, ...]) -> Callable[..., Any]:

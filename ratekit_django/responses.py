@@ -36,13 +36,7 @@ def respond(request: Any, verdict: Verdict) -> HttpResponse | None:
 
 def with_headers(request: Any, response: Response) -> Response:
     """Write the headers of what was decided about a request on its response, and keep caches from storing a 429."""
-    results = RequestState.of(request).ledger.results
-    if results:
-        refused = response.status_code == 429
-        for name, value in conf.writer.lines(results, refused=refused).items():
-            response[name] = value
-        if refused:
-            response.setdefault("Cache-Control", "no-store")
+    conf.writer.write(response.headers, RequestState.of(request).ledger.results, status=response.status_code)
     return response
 
 

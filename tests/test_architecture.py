@@ -12,12 +12,29 @@ import pytest
 import ratekit
 
 ROOT = Path(ratekit.__file__).parents[1]
-# A folder imports from those before it. A module directly in ratekit/ is a door: it imports from any folder but the last.
-FOLDERS = ["core", "stores", "telemetry", "limiter", "web", "database", "rules", "admin", "report", "doors", "cli"]
+# A folder imports from those before it. A module directly in ratekit/ is a door: it imports from any folder before it.
+FOLDERS = ["core", "stores", "telemetry", "limiter", "web", "database", "rules", "admin", "report", "doors", "cli", "flask"]
 DRIVERS = {"redis", "valkey", "hiredis", "lupa"}
 DATABASE_LIBRARIES = {"alembic", "psycopg", "aiosqlite", "pymysql", "aiomysql"}
-FRAMEWORKS = {"click", "fastapi", "starlette", "django", "asgiref", "rest_framework", "ninja", "ddtrace", "flask"}
-HOMES = {"click": "ratekit.cli", "ddtrace": "ratekit.telemetry"}  # of what is no framework of a front
+FRAMEWORKS = {
+    "click",
+    "fastapi",
+    "starlette",
+    "django",
+    "asgiref",
+    "rest_framework",
+    "ninja",
+    "ddtrace",
+    "flask",
+    "werkzeug",
+}
+# Of what has a home within ratekit: Flask's front is a folder of it, and its command is one of click's.
+HOMES = {
+    "click": ("ratekit.cli", "ratekit.flask"),
+    "ddtrace": ("ratekit.telemetry",),
+    "flask": ("ratekit.flask",),
+    "werkzeug": ("ratekit.flask",),
+}
 OF_RULES = {"pydantic", "pydantic_core", "yaml", "pymongo"}  # what only documents of rules need
 
 
@@ -72,7 +89,7 @@ def wrong_imports(root: Path = ROOT) -> list[str]:
                 found.append(f"{name} imports the driver {other}")
             if other in OF_RULES and name.startswith("ratekit.") and not name.startswith("ratekit.rules"):
                 found.append(f"{name} imports {other}, which only rules need")
-            if other in FRAMEWORKS and name.startswith("ratekit.") and not name.startswith(HOMES.get(other, "?")):
+            if other in FRAMEWORKS and name.startswith("ratekit.") and not name.startswith(HOMES.get(other, ("?",))):
                 found.append(f"{name} imports the framework {other}")
     return found
 

@@ -33,7 +33,7 @@ def test_snippet_runs_and_prints_what_it_says(code, tmp_path):
         return
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
-        exec(compile(code, "snippet", "exec"), {})
+        exec(compile(code, "snippet", "exec"), {"__name__": "snippet"})
     promised = re.findall(r"^# (.*)$", code, re.MULTILINE)
     assert output.getvalue().splitlines() == promised
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import flask
 import httpx2
 import pytest
 import redis
@@ -17,6 +18,7 @@ from django.urls import path
 from fastapi import APIRouter, Depends, FastAPI
 from starlette.testclient import TestClient
 
+import ratekit.flask
 from ratekit import AsyncRateLimiter, Limit, Policy, RateLimiter, RateLimitExceeded, asgi, wsgi
 from ratekit.stores.memory import shared
 from ratekit_django import rate_limit
@@ -81,6 +83,7 @@ def wsgi_sender(app: Any) -> Send:
         found: list[str] = []
         environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/x", "REMOTE_ADDR": "192.0.2.7", "HTTP_X_USER": user}
         environ |= {"wsgi.input": io.BytesIO(), "QUERY_STRING": "", "SERVER_NAME": "api", "SERVER_PORT": "80"}
+        environ |= {"wsgi.url_scheme": "http"}
         body = app(environ, lambda status, lines, *more: found.append(status))
         b"".join(body)
         getattr(body, "close", lambda: None)()
@@ -149,6 +152,37 @@ def decorated(view: Any, declared: tuple[Declared, ...]) -> Any:
 def django_sender() -> Iterator[Send]:
     client = Client(REMOTE_ADDR="192.0.2.7")
     yield lambda user: client.get("/x", HTTP_X_USER=user).status_code
+
+
+def flask_app(store: str, *declared: Declared, blueprint: tuple[Declared, ...] = (), rule: Declared | None = None) -> Any:
+    app = flask.Flask("several")
+    rules = {"/x": options_of(rule)} if rule else None
+    ratekit.flask.install(app, store=store, deadline=5, rules=rules)
+    shop = flask.Blueprint("shop", "several")
+    for one in blueprint:
+        ratekit.flask.rate_limit(**options_of(one))(shop)
+    view: Any = lambda: "ok"  # noqa: E731
+    for one in reversed(declared):
+        view = ratekit.flask.rate_limit(**options_of(one))(view)
+    shop.add_url_rule("/x", "x", view)
+    app.register_blueprint(shop)
+    return app
+
+
+@front
+def flask_view(case: Case, store: str, settings: Any) -> Iterator[Send]:
+    yield wsgi_sender(flask_app(store, *case.declared))
+
+
+@front
+def flask_rule_then_blueprint_then_view(case: Case, store: str, settings: Any) -> Iterator[Send]:
+    yield wsgi_sender(flask_app(store, *case.declared[2:], blueprint=case.declared[1:2], rule=case.declared[0]))
+
+
+@front
+def flask_behind_wsgi_middleware(case: Case, store: str, settings: Any) -> Iterator[Send]:
+    app = flask_app(store, *case.declared[1:])
+    yield wsgi_sender(wsgi.RateLimitMiddleware(app, **middleware_options(case.declared[0], store)))
 
 
 @front

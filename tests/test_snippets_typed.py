@@ -26,6 +26,8 @@ WRONG = """
 from ratekit import Limit, Policy, RateLimiter
 from ratekit.asgi import App, RateLimitMiddleware
 from ratekit.overrides import set_rate_limit_override
+from flask import Flask
+from ratekit.flask import install
 from ratekit_django import rate_limit
 from ratekit_fastapi import PathRateLimiter, ProjectRateLimiter
 
@@ -37,6 +39,7 @@ def use(app: App, limiter: RateLimiter, policy: Policy) -> None:
     PathRateLimiter(3, 60, colour="red")
     ProjectRateLimiter(3, 60, anonymus="ip")
     rate_limit("3/min", bye="ip")
+    install(Flask("shop"), identifie=None)
     set_rate_limit_override(limiter, endpoint="/x", subject="u", max_request=3)
 """
 

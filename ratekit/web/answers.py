@@ -59,6 +59,19 @@ class ResponseWriter:
         lines = self._style.lines(result)
         return lines | headers.retry_after(result) if refused and lines else lines
 
+    def write(self, lines: Any, results: Sequence[RateLimitResult], *, status: int) -> None:
+        """Write the header lines of what was decided on a framework's response, and keep caches from storing a 429.
+
+        lines are the response's own, by name: a mapping that knows names in any case.
+        """
+        if not results:
+            return
+        refused = status == 429
+        for name, value in self.lines(results, refused=refused).items():
+            lines[name] = value
+        if refused:
+            lines.setdefault("Cache-Control", "no-store")
+
     def raw_lines(self, results: Sequence[RateLimitResult]) -> list[RawLine]:
         """Return the header lines of a response that is no refusal, as ASGI has them."""
         if len(results) == 1 and self._window_names and (window := headers.simple_window(results[0])) is not None:

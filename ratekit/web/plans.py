@@ -183,6 +183,10 @@ def _fixed(max_requests: int | None, expiry: float | None, policy: Policy | Limi
         raise ConfigurationError(f"policy {policy!r} is neither a Policy nor a Limit")
     if policy is not None:
         return as_rule_policy(UNNAMED_POLICY, policy)
+    if isinstance(max_requests, str):
+        raise ConfigurationError(
+            f"max_requests {max_requests!r} is not a number: a rate is given as limits={max_requests!r}"
+        )
     if max_requests is None or expiry is None:
         raise ConfigurationError(f"max_requests {max_requests!r} and expiry {expiry!r} have to be given together")
     try:

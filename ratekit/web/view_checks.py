@@ -94,6 +94,8 @@ class ViewRequest(ABC):
         """Ask the application's own code. A ValueError of it is a 400."""
         try:
             return (yield self.ask(function))
+        except RatekitError:
+            raise
         except ValueError as error:
             raise untold(what, error) from None
 

@@ -28,6 +28,13 @@ class Who(NamedTuple):
     call: Callable[[Any], Any] | None = None  # it is asked about the framework's request, and may be awaited
 
     @property
+    def name(self) -> str:
+        """What people call it: "project", "ip", the name of a callable."""
+        if self.key is not None:
+            return self.key.name
+        return self.kind if self.call is None else getattr(self.call, "__name__", "callable")
+
+    @property
     def function(self) -> Callable[[Any], Any]:
         """The application's own callable."""
         if self.call is None:

@@ -22,6 +22,7 @@ from rest_framework.views import APIView
 from starlette.applications import Starlette
 from starlette.routing import Route
 
+import ratekit.flask
 from ratekit import asgi, wsgi
 from ratekit.core import events
 from ratekit.web.identity import KeyFunction, cookie, first_of, form_field, header, json_field, query
@@ -215,10 +216,21 @@ def _django(ask: Any, handler: Callable[[], Any], view: Any) -> Callable[[Sent],
 # Flask
 
 
+def flask_view(kind: str, read: list[Any]) -> Callable[[Sent], int]:
+    app = flask.Flask("reading")
+    ratekit.flask.install(app)
+    limited = ratekit.flask.rate_limit(limits=LIMIT, by=BY[kind])(_flask_endpoint(kind, read))
+    app.route("/", methods=["GET", "POST", "HEAD"])(limited)
+    return partial(_ask_wsgi, app)
+
+
 def flask_behind_wsgi(kind: str, read: list[Any]) -> Callable[[Sent], int]:
     app = flask.Flask("reading")
+    app.route("/", methods=["GET", "POST", "HEAD"])(_flask_endpoint(kind, read))
+    return partial(_ask_wsgi, _behind(wsgi, app, kind))
 
-    @app.route("/", methods=["GET", "POST", "HEAD"])
+
+def _flask_endpoint(kind: str, read: list[Any]) -> Callable[[], str]:
     def endpoint() -> str:
         request = flask.request
         if kind == "json":
@@ -228,7 +240,7 @@ def flask_behind_wsgi(kind: str, read: list[Any]) -> Callable[[Sent], int]:
             read.append(place.get(HEADER if kind == "header" else NAME))
         return "ok"
 
-    return partial(_ask_wsgi, _behind(wsgi, app, kind))
+    return endpoint
 
 
 def _behind(front: Any, app: Any, kind: str) -> Any:
@@ -241,7 +253,7 @@ FRONTS = {
     make.__name__: make
     for make in (
         fastapi_dependency, fastapi_parameter, starlette_behind_asgi, django_wsgi, django_asgi, django_rest_framework,
-        django_behind_wsgi, django_behind_asgi, flask_behind_wsgi,
+        django_behind_wsgi, django_behind_asgi, flask_behind_wsgi, flask_view,
     )
 }  # fmt: skip
 
