@@ -7,6 +7,8 @@ counters of elements ("/elements"). The next decision uses what was written.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ratekit.admin import override_flows
 from ratekit.admin.commands import Flow, Result, prefix_of
 from ratekit.admin.override_flows import OverridePage, Selection
@@ -57,7 +59,7 @@ def set_rate_limit_override(
     - expiry: the window, in seconds
     - override_ttl: seconds until the whole override ends, with the numbers of its other limits; None for never
     """
-    place = _Place(store, endpoint, org_id, project_id, subject, key_suffix, prefix)
+    place = as_place(prefix_of(store, prefix), endpoint, org_id, project_id, subject, key_suffix)
     numbers = Numbers(max_requests, expiry, burst, unlimited).check_given().as_fields(limit)
     texts = remarks(note, set_by, clock.now()) | place.originals()
     old = {field_name(name, limit) for name in NUMBERS} | {"note", "set_by"}
@@ -79,7 +81,7 @@ def get_rate_limit_override(
     prefix: str | None = None,
 ) -> Flow[Override | None]:
     """Return the Override of a subject on an endpoint, or None."""
-    return override_flows.read_one(_Place(store, endpoint, org_id, project_id, subject, key_suffix, prefix).key)
+    return override_flows.read_one(as_place(prefix_of(store, prefix), endpoint, org_id, project_id, subject, key_suffix).key)
 
 
 @sync_or_async
@@ -95,7 +97,7 @@ def delete_rate_limit_override(
     prefix: str | None = None,
 ) -> Flow[bool]:
     """Delete an override, or its numbers for one limit. Returns whether there was anything to delete."""
-    key = _Place(store, endpoint, org_id, project_id, subject, key_suffix, prefix).key
+    key = as_place(prefix_of(store, prefix), endpoint, org_id, project_id, subject, key_suffix).key
     if limit is None:
         return _changing(override_flows.run_change(("DEL", key)))
     fields = [field_name(name, limit) for name in NUMBERS]
@@ -140,37 +142,41 @@ def clear_rate_limit_overrides(
 @sync_or_async
 def restore_rate_limit_override(store: Target, override: Override, *, prefix: str | None = None) -> Flow[Override]:
     """Write an override as another store had it, in place of what is there. Returns the Override as stored."""
-    place = _Place(store, str(override.endpoint or ""), None, None, override.subject, None, prefix)
+    place = as_place(prefix_of(store, prefix), str(override.endpoint or ""), subject=override.subject)
     fields = override.as_fields() | place.originals()
     return _changing(override_flows.replace(place.key, ttl_ms(override.expires_in), fields))
 
 
-class _Place:
-    """The key of one override, and the endpoint and the subject that it was made of."""
+class Place(NamedTuple):
+    """Where one override is: its key, and the endpoint and the subject that the key was made of."""
 
-    def __init__(
-        self,
-        store: Target,
-        endpoint: str,
-        org_id: object,
-        project_id: object,
-        subject: str | None,
-        key_suffix: str | None,
-        prefix: str | None,
-    ) -> None:
-        if subject is None and org_id is not None and project_id is not None:
-            subject = keys.project_subject(org_id, project_id)
-        elif subject is None or org_id is not None or project_id is not None:
-            given = f"subject {subject!r}, org_id {org_id!r} and project_id {project_id!r}"
-            raise ConfigurationError(f"{given} do not say whose override it is: give a subject, or both ids")
-        self._endpoint, self._subject = _endpoint(endpoint, key_suffix), subject
-        self.key = keys.override_key(prefix_of(store, prefix), self._endpoint, subject)
+    key: str
+    endpoint: str
+    subject: str
 
     def originals(self) -> dict[str, str]:
         """Return the fields that keep the parts that are hashed in the key."""
         parsed = parse_override_key(self.key)
-        fields = {} if parsed.endpoint is not None else {"endpoint": _encodable(self._endpoint)}
-        return fields if parsed.subject is not None else fields | {"subject": _encodable(self._subject)}
+        fields = {} if parsed.endpoint is not None else {"endpoint": _encodable(self.endpoint)}
+        return fields if parsed.subject is not None else fields | {"subject": _encodable(self.subject)}
+
+
+def as_place(
+    prefix: str,
+    endpoint: str,
+    org_id: object = None,
+    project_id: object = None,
+    subject: str | None = None,
+    key_suffix: str | None = None,
+) -> Place:
+    """Return where an override is. Raises ConfigurationError if it is not said whose it is."""
+    if subject is None and org_id is not None and project_id is not None:
+        subject = keys.project_subject(org_id, project_id)
+    elif subject is None or org_id is not None or project_id is not None:
+        given = f"subject {subject!r}, org_id {org_id!r} and project_id {project_id!r}"
+        raise ConfigurationError(f"{given} do not say whose override it is: give a subject, or both ids")
+    where = _endpoint(endpoint, key_suffix)
+    return Place(keys.override_key(prefix, where, subject), where, subject)
 
 
 def _selection(store: Target, endpoint: str | None, org_id: object, key_suffix: str | None, prefix: str | None) -> Selection:

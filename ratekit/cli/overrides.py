@@ -1,4 +1,4 @@
-"""The commands of the group overrides: set, get, delete, list, clear, export and import."""
+"""The commands of the group overrides: set, get, delete, list, clear, export, import, history and copy."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import functools
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -18,8 +19,12 @@ from ratekit.admin.overrides import Override
 from ratekit.cli.counters import override_line
 from ratekit.cli.session import Function, Seconds, Session, load_rules, operator, rule_of, table, with_rules, with_store
 from ratekit.core.errors import ConfigurationError
+from ratekit.database.urls import URL_VARIABLE as DATABASE_VARIABLE
 from ratekit.web.plans import as_rule_policy
 from ratekit.web.table import Rules
+
+if TYPE_CHECKING:
+    from ratekit.admin.durable_overrides import Change, DurableOverrides
 
 _PAGE = 1000
 _NUMBERS = ("max_requests", "expiry", "burst")
@@ -29,6 +34,8 @@ _NUMBERS = ("max_requests", "expiry", "burst")
 def overrides() -> None:
     """Set, get, delete, list, clear, export and import overrides: a subject's own numbers on an endpoint.
 
+    With a database, overrides last there, with their history, and the store has copies of them.
+
     \b
     Examples:
       ratekit overrides set /search --org 1 --project 42 --max-requests 500 --expiry 120 --ttl 24h
@@ -36,6 +43,30 @@ def overrides() -> None:
       ratekit overrides list --org 1
       ratekit overrides export > overrides.jsonl
     """
+
+
+def with_database(function: Function) -> Function:
+    """Decorate a command: it gets the option that names the database in which overrides last."""
+    return click.option(
+        "--database",
+        metavar="URL",
+        envvar=DATABASE_VARIABLE,
+        show_envvar=True,
+        help="The database in which overrides last, beside their copies in the store.",
+    )(function)
+
+
+@contextmanager
+def _durable(session: Session, database: str | None) -> Iterator[DurableOverrides]:
+    if not database:
+        raise click.UsageError(f"no database is given: set {DATABASE_VARIABLE}, or give --database postgresql://…")
+    from ratekit.admin.durable_overrides import DurableOverrides
+
+    overrides = DurableOverrides(database, session.limiter)
+    try:
+        yield overrides
+    finally:
+        overrides.close()
 
 
 def with_subject(function: Function) -> Function:
@@ -70,12 +101,16 @@ def with_subject(function: Function) -> Function:
 @click.option("--by", "set_by", default=operator, help="Who sets it; by default the user who runs this.")
 @with_rules
 @click.option("--force", is_flag=True, help="Write it even if it would match nothing.")
+@with_database
 @with_store
-def set_(session: Session, who: dict[str, Any], rules: str | None, force: bool, **numbers: Any) -> None:
+def set_(
+    session: Session, who: dict[str, Any], rules: str | None, force: bool, database: str | None, **numbers: Any
+) -> None:
     """Write the numbers of SUBJECT on ENDPOINT, in place of those that it had. The next request uses them.
 
     ENDPOINT is a route or a rule as the application declares it, not the path of one request. There are no wildcards.
     With --rules, an endpoint or a limit that the application does not have is refused, unless you --force it.
+    With a database, the override lasts there, and is copied to the store.
 
     \b
     Examples:
@@ -87,8 +122,23 @@ def set_(session: Session, who: dict[str, Any], rules: str | None, force: bool, 
     if not numbers["unlimited"] and all(numbers[name] is None for name in _NUMBERS):
         raise click.UsageError("the override has no numbers: give --max-requests, --expiry, --burst or --unlimited")
     _refuse_no_match([*_wildcards(who), *(_unknown(who, numbers["limit"], rules) if rules else ())], force)
-    override = admin_overrides.set_rate_limit_override(session.limiter, **who, **numbers)
+    if database:
+        override = _set_durable(session, database, who, numbers)
+    else:
+        override = admin_overrides.set_rate_limit_override(session.limiter, **who, **numbers)
     session.answer(asdict(override), [f"set: {_line(override)}"])
+
+
+def _set_durable(session: Session, database: str, who: dict[str, Any], numbers: dict[str, Any]) -> Override:
+    ttl, reason = numbers.pop("override_ttl"), numbers.pop("note")
+    until = None if ttl is None else time.time() + ttl
+    with _durable(session, database) as durable:
+        made = durable.set(**who, **numbers, valid_until=until, reason=reason)
+    if not made.is_copied:
+        click.echo(
+            "ratekit: warning: the store does not answer: a process that follows the database copies it later", err=True
+        )
+    return made.override
 
 
 @overrides.command()
@@ -108,8 +158,13 @@ def get(session: Session, who: dict[str, Any]) -> None:
 @overrides.command()
 @with_subject
 @click.option("--limit", help="Delete only the numbers of the limit of this name.")
+@click.option("--note", help="Why.")
+@click.option("--by", "deleted_by", default=operator, help="Who deletes it; by default the user who runs this.")
+@with_database
 @with_store
-def delete(session: Session, who: dict[str, Any], limit: str | None) -> None:
+def delete(
+    session: Session, who: dict[str, Any], limit: str | None, note: str | None, deleted_by: str | None, database: str | None
+) -> None:
     """Delete the override of SUBJECT on ENDPOINT.
 
     \b
@@ -117,7 +172,11 @@ def delete(session: Session, who: dict[str, Any], limit: str | None) -> None:
       ratekit overrides delete /search --org 1 --project 42
       ratekit overrides delete /search user:42 --limit hour
     """
-    existed = admin_overrides.delete_rate_limit_override(session.limiter, **who, limit=limit)
+    if database:
+        with _durable(session, database) as durable:
+            existed = durable.delete(**who, limit=limit, reason=note, deleted_by=deleted_by)
+    else:
+        existed = admin_overrides.delete_rate_limit_override(session.limiter, **who, limit=limit)
     session.answer({"deleted": existed}, ["deleted" if existed else "there was none"])
 
 
@@ -205,6 +264,65 @@ def import_(session: Session, file: TextIO) -> None:
         admin_overrides.restore_rate_limit_override(session.limiter, override)
     values = {"imported": len(living), "ended": len(found) - len(living)}
     session.answer(values, [f"imported: {values['imported']}" + (f", ended: {values['ended']}" if values["ended"] else "")])
+
+
+@overrides.command(short_help="Show who has changed overrides, when and why.")
+@click.option("--endpoint", help="Only those of an endpoint.")
+@click.option("--subject", help="Only those of a subject.")
+@click.option("--most", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many changes.")
+@with_database
+@with_store
+def history(session: Session, database: str | None, **options: Any) -> None:
+    """Show what was set, deleted and has ended, the latest first: who, when and why. It needs a database.
+
+    \b
+    Example:
+      ratekit overrides history --subject user:42
+    """
+    with _durable(session, database) as durable:
+        changes = durable.history(**options)
+    rows = [(*_when_and_what(change), _numbers(change), change.changed_by, change.reason) for change in changes]
+    lines = table(("when", "what", "subject", "endpoint", "numbers", "by", "why"), rows) if rows else ["there are none"]
+    session.answer([_as_json(change) for change in changes], lines)
+
+
+@overrides.command("copy", short_help="Copy the database's overrides to the store.")
+@click.option("--complete", is_flag=True, help="Write all of them, whatever the store is said to have.")
+@click.option("--follow", is_flag=True, help="Go on until you press Ctrl-C: within a second after each change.")
+@with_database
+@with_store
+def copy(session: Session, database: str | None, complete: bool, follow: bool) -> None:
+    """Copy the overrides of the database to the store: those that the store lacks, as after a restart without a disk.
+
+    \b
+    Examples:
+      ratekit overrides copy
+      ratekit overrides copy --follow
+    """
+    with _durable(session, database) as durable:
+        copied = durable.copy(complete=complete)
+        session.answer(copied._asdict(), [f"written: {copied.written}, deleted: {copied.deleted}"])
+        if follow:
+            follower = durable.follow()
+            try:
+                while True:
+                    time.sleep(3600)
+            finally:
+                follower.close()
+
+
+def _when_and_what(change: Change) -> tuple[str, ...]:
+    return change.changed_at.isoformat(timespec="seconds"), change.action, change.subject, change.endpoint
+
+
+def _numbers(change: Change) -> str:
+    return " ".join(f"{name}={text}" for name, text in change.fields.items())
+
+
+def _as_json(change: Change) -> dict[str, Any]:
+    times = {"changed_at": change.changed_at.isoformat()}
+    times["valid_until"] = "" if change.valid_until is None else change.valid_until.isoformat()
+    return change._asdict() | times | ({} if change.valid_until else {"valid_until": None})
 
 
 def _every(session: Session, endpoint: str | None, org_id: str | None) -> Iterator[Override]:

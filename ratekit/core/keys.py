@@ -73,6 +73,11 @@ def mode_key(prefix: str) -> str:
     return f"{prefix}_mode"
 
 
+def copied_overrides_key(prefix: str, tenant: str = "") -> str:
+    """Return the key of the list of overrides that were copied from a database, with the version of each."""
+    return f"{prefix}_copied_overrides" + (f":{_part('tenant', tenant)}" if tenant else "")
+
+
 def report_key(prefix: str, endpoint: str, day: int, limit: str, kind: str) -> str:
     """Return one of the keys in which the report records a limit on an endpoint for a day."""
     return f"{report_index_key(prefix)}:{{{_part('endpoint', endpoint)}}}:{day}:{limit}:{kind}"

@@ -293,3 +293,50 @@ def test_unreadable_override_is_not_exported_and_is_named(ratekit, limiter, redi
     ended = ratekit("overrides", "export")
     assert (ended.code, ended.out) == (0, "")
     assert ended.err == "ratekit: warning: the override of u on /a is unreadable, and is not exported\n"
+
+
+@pytest.fixture
+def database(tmp_path, ratekit):
+    url = f"sqlite:///{tmp_path / 'ratekit.db'}"
+    assert ratekit("db", "upgrade", "--database", url).code == 0
+    return url
+
+
+def test_override_in_a_database_lasts_and_has_a_history(ratekit, limiter, database):
+    numbers = ("--max-requests", "9", "--ttl", "1h", "--note", "trial", "--by", "ada")
+    told = ratekit("overrides", "set", "/x", "u", *numbers, "--database", database)
+    assert told.out.startswith("set: u on /x: max_requests 9")
+    assert limiter.peek(POLICY, "u").tiers[0].max_requests == 9
+    clear_rate_limit_overrides(limiter)
+    assert ratekit("overrides", "copy", "--complete", "--database", database).out == "written: 1, deleted: 0\n"
+    assert 0 < get_rate_limit_override(limiter, endpoint="/x", subject="u").expires_in <= 3600
+    assert (
+        ratekit("overrides", "delete", "/x", "u", "--by", "bob", "--note", "over", "--database", database).out == "deleted\n"
+    )
+    assert ratekit("overrides", "delete", "/x", "u", "--database", database).out == "there was none\n"
+    assert get_rate_limit_override(limiter, endpoint="/x", subject="u") is None
+    told = ratekit("overrides", "history", "--subject", "u", "--database", database, "--json").json
+    assert [(one["action"], one["changed_by"], one["reason"]) for one in told] == [
+        ("delete", "bob", "over"),
+        ("set", "ada", "trial"),
+    ]
+    lines = ratekit("overrides", "history", "--database", database).out.splitlines()
+    assert [line.split()[1:5] for line in lines[1:]] == [
+        ["delete", "u", "/x", "max_requests=9"],
+        ["set", "u", "/x", "max_requests=9"],
+    ]
+
+
+def test_numbers_of_one_limit_are_deleted_from_the_database(ratekit, limiter, database):
+    for arguments in (["--max-requests", "9"], ["--limit", "hour", "--max-requests", "70"]):
+        ratekit("overrides", "set", "/x", "u", *arguments, "--database", database)
+    assert ratekit("overrides", "delete", "/x", "u", "--limit", "hour", "--database", database).out == "deleted\n"
+    assert ratekit("overrides", "delete", "/x", "u", "--limit", "hour", "--database", database).out == "there was none\n"
+    override = get_rate_limit_override(limiter, endpoint="/x", subject="u")
+    assert (override.max_requests, override.limits) == (9, {})
+
+
+def test_history_without_a_database_says_what_to_give(ratekit, url, monkeypatch):
+    monkeypatch.delenv("RATEKIT_DATABASE_URL", raising=False)
+    told = ratekit("overrides", "history")
+    assert (told.code, "no database is given: set RATEKIT_DATABASE_URL" in told.err) == (2, True)
