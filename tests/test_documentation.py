@@ -24,7 +24,8 @@ each_page = pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)
 
 @pytest.mark.parametrize("code", [pytest.param(code, id=name) for name, code in snippets().items()])
 @pytest.mark.usefixtures("ratekit_store", "ratekit_clock")
-def test_snippet_runs_and_prints_what_it_says(code, tmp_path):
+def test_snippet_runs_and_prints_what_it_says(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # some snippets write files
     if "def test_" in code:
         (tmp_path / "test_snippet.py").write_text(code)
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
