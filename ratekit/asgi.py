@@ -8,14 +8,14 @@ from typing import Any, Unpack
 
 from ratekit.admin.fleet_mode import follow
 from ratekit.core.errors import RatekitError
-from ratekit.core.headers import RawLine
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import AsyncRateLimiter, shielded
 from ratekit.stores.contract import AsyncStoreGiven
 from ratekit.web.answers import ANSWERED, ErrorResponse, ResponseWriter
 from ratekit.web.decide import Group, Ledger, give_back, hold_slots, refusal_of, refuse, release, releases_of
-from ratekit.web.drivers import arun, decide_request
+from ratekit.web.drivers import arun
+from ratekit.web.fast_path import decide_request
 from ratekit.web.identity import KeyFunction, body_too_long
 from ratekit.web.options import MiddlewareKeywords, MiddlewareOptions, split_arguments
 from ratekit.web.requests import AsgiRequest, asgi_path, asgi_peer
@@ -76,7 +76,17 @@ class RateLimitMiddleware:
                 await send_response(read, scope, receive, send)
                 return
             groups = read
-        await self._answer(scope, receive, send, Ledger.of(scope), groups)
+        ledger = Ledger.of(scope)
+        if groups:
+            try:
+                verdict = await decide_request(groups, ledger, options.writer, self.limiter, together=True)
+            except BaseException:
+                await self._release(groups)  # it may have been cancelled when the slots were taken
+                raise
+            if verdict.response is not None:
+                await send_response(verdict.response, scope, receive, send)
+                return
+        await self._answer(scope, receive, send, ledger)
 
     def _rules_of(self, scope: Scope, receive: Receive) -> Sequence[Rule]:
         table = self.options.table
@@ -88,21 +98,10 @@ class RateLimitMiddleware:
         """Return a request as key functions and rules see it."""
         return AsgiRequest(scope, self.options.proxies)
 
-    async def _answer(
-        self, scope: Scope, receive: Receive, send: Send, ledger: Ledger, groups: Sequence[Group] = ()
-    ) -> None:
-        """Decide a request, let the application answer it, and answer what its own use of a limiter has raised."""
-        if groups:
-            try:
-                verdict = await decide_request(groups, ledger, self.options.writer, self.limiter)
-            except BaseException:
-                await self._release(groups)  # it may have been cancelled when the slots were taken
-                raise
-            if verdict.response is not None:
-                await send_response(verdict.response, scope, receive, send)
-                return
-            if ledger.has_slots:
-                hold_slots(ledger, self.limiter)
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, ledger: Ledger) -> None:
+        """Let the application answer a request, and answer what its own use of a limiter has raised."""
+        if ledger.has_slots:
+            hold_slots(ledger, self.limiter)
         sender = Sender(send, ledger, self.options.writer, self)
         try:
             try:
@@ -159,17 +158,13 @@ def results_in(scope: Scope) -> list[RateLimitResult]:
 class Sender:
     """The send of a request: writes the headers of what was decided, once, where the response starts."""
 
-    __slots__ = ("_front", "_ledger", "_lines", "_results", "_send", "_writer", "error", "has_started")
+    __slots__ = ("_front", "_ledger", "_send", "_writer", "error", "has_started")
 
-    def __init__(
-        self, send: Send, ledger: Ledger, writer: ResponseWriter, front: Any = None, lines: list[RawLine] | None = None
-    ) -> None:
+    def __init__(self, send: Send, ledger: Ledger, writer: ResponseWriter, front: Any = None) -> None:
         self._send = send
         self._ledger = ledger
         self._writer = writer
         self._front = front  # gives back what it has spent if a front behind it refuses
-        self._lines = lines  # of the results so far
-        self._results = len(ledger.results)
         self.has_started = False
         self.error: RatekitError | None = None  # of a limiter that the application has called, left to its front to answer
 
@@ -187,11 +182,8 @@ class Sender:
         ledger, status = self._ledger, message.get("status")
         if status == 500 and not self.has_started and self.leaves(sys.exc_info()[1]):
             return _nothing()
-        self.has_started, refused = True, status == 429
-        if refused or self._lines is None or len(ledger.results) != self._results:
-            lines = self._writer.written(message.get("headers", ()), ledger.results, refused=refused)
-        else:
-            lines = self._writer.replaced(message.get("headers", ()), self._lines)
+        self.has_started = True
+        lines = ledger.write_headers(self._writer, message.get("headers", ()), refused=status == 429)
         message = {**message, "headers": lines}  # some applications send the same one again
         if ledger.is_refused and self._front is not None:
             return self._send_after_giving_back(message)

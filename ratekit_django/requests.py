@@ -186,7 +186,7 @@ class RequestState:
     def begin(self) -> Dispatch:
         """Begin the outermost dispatch of the request."""
         outer = self._outer
-        ledger = Ledger() if outer is None else Ledger(outer.results, list(outer.spent), outer=outer)
+        ledger = Ledger(outer)
         self._outermost = Dispatch(self, ledger)
         return self._outermost
 

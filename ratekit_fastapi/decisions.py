@@ -15,17 +15,20 @@ from ratekit.core.modes import RateLimitMode
 from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import AsyncRateLimiter
 from ratekit.web.answers import ErrorResponse, error_response
-from ratekit.web.decide import Check, Ledger, Verdict, grouped
-from ratekit.web.drivers import decide_request
+from ratekit.web.decide import Check, Group, Ledger, Verdict, decide, grouped
+from ratekit.web.drivers import arun
+from ratekit.web.fast_path import decide_request
+from ratekit.web.requests import asgi_peer
 from ratekit_fastapi.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError, answer_in
 from ratekit_fastapi.routes import effective_route, limiters_after
-from ratekit_fastapi.settings import SETTINGS, Settings, settings_of
+from ratekit_fastapi.settings import SETTINGS, KnownGroups, Settings, settings_of
 
 if TYPE_CHECKING:
     from ratekit_fastapi.dependencies import RateLimiterDependency
 
 DECIDED = "ratekit.decided"  # in the scope: the limiters that have decided the request
-_OFF = RateLimitMode.OFF
+_ON, _OFF = RateLimitMode.ON, RateLimitMode.OFF
+_UNKNOWN: KnownGroups = (None, None)
 
 
 async def decide_route(limiter: RateLimiterDependency, connection: HTTPConnection, response: Response) -> None:
@@ -42,6 +45,29 @@ async def decide_route(limiter: RateLimiterDependency, connection: HTTPConnectio
     if decided and limiter in decided:
         return
     decided.append(limiter)
+    route = effective_route(scope)
+    key = (limiter.version, id(route), asgi_peer(scope) if limiter.is_by_peer else None)
+    known_route, groups = settings.known_groups[key] if mode is _ON and "app_root_path" not in scope else _UNKNOWN
+    if groups is None or known_route is not route:
+        groups = await _groups(limiter, connection, settings, mode, decided)
+        if mode is _ON and len(groups) == 1 and not groups[0].is_single_use and limiter.is_same_for(connection, settings):
+            settings.known_groups.keep(key, (route, groups))
+    if groups:
+        verdict = await decide_request(groups, Ledger.of(scope), settings.writer, settings.limiter(), once=not per_message)
+        if verdict.response is not None:
+            _raise(verdict, scope)
+        write_headers(response, scope, settings)
+
+
+async def _groups(
+    limiter: RateLimiterDependency,
+    connection: HTTPConnection,
+    settings: Settings,
+    mode: RateLimitMode,
+    decided: list[RateLimiterDependency],
+) -> Sequence[Group]:
+    """Return the checks of a limiter and of those that run right after it; none if the request is not limited."""
+    scope = connection.scope
     try:
         check = (
             await limiter.check(connection, settings, mode)
@@ -50,15 +76,14 @@ async def decide_route(limiter: RateLimiterDependency, connection: HTTPConnectio
         )
     except errors.RatekitError as error:
         raise_undecided(error, mode, scope)
-        return
+        return ()
     if check is None:
         limiter.note_pass(connection)
-        return
+        return ()
     checks = [check]
     if after := limiters_after(effective_route(scope), limiter):
         checks += await _checks_after(not_overridden(after, scope), connection, settings, decided)
-    await run(checks, settings.limiter(), scope, settings, once=not per_message)
-    write_headers(response, scope, settings)
+    return grouped(checks, one_slot=settings.limiter().store.one_slot)
 
 
 async def _checks_after(
@@ -94,7 +119,8 @@ async def run(
 ) -> RateLimitResult | None:
     """Decide a request by checks, and raise if it is refused."""
     groups = grouped(checks, one_slot=limiter.store.one_slot)
-    verdict = await decide_request(groups, Ledger.of(scope), settings.writer, limiter, once=once)
+    place = limiter.store.place
+    verdict = await arun(decide(groups, Ledger.of(scope), settings.writer, place, once=once), limiter)
     if verdict.response is not None:
         _raise(verdict, scope)
     return verdict.result
@@ -127,4 +153,4 @@ def write_headers(response: Response, scope: Scope, settings: Settings) -> None:
     """Write the headers so far on the response that FastAPI has injected, where no middleware of ours will do it."""
     if SETTINGS not in scope:
         lines = response.raw_headers
-        lines[:] = settings.writer.written(lines, Ledger.of(scope).results, refused=False)
+        lines[:] = Ledger.of(scope).write_headers(settings.writer, lines)

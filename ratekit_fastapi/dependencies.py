@@ -34,6 +34,7 @@ from ratekit.web.identity import (
     as_key_function,
     asubject_of,
     check_anonymous,
+    client_ip,
     note_address,
     note_pass,
     subject_of,
@@ -42,14 +43,14 @@ from ratekit.web.identity import (
 from ratekit.web.plans import RuleLimits, policy_of
 from ratekit_fastapi import decisions
 from ratekit_fastapi.requests import StarletteRequest, load_body
-from ratekit_fastapi.routes import RateLimiterMark, endpoint_of, operation_of
+from ratekit_fastapi.routes import RateLimiterMark, effective_route, endpoint_of, limiters_after, operation_of
 from ratekit_fastapi.settings import IDENTITY, Settings, settings_of
 
 _NO_PROJECT = (
     "it has no project. A limiter in dependencies=[…] runs before authentication that is declared as a parameter: "
     "declare it after, or set identify=; anonymous= says what happens to requests without a project"
 )
-_DERIVED = ("_hash", "_key_function", "_policies", "current_mode")  # from what else makes a limiter what it is
+_DERIVED = ("version", "_hash", "_key_function", "_policies", "current_mode")  # from what else makes a limiter what it is
 SUBJECTS = "ratekit.subjects"  # in the scope: whom a limiter limits, where that had to be awaited, by the limiter's id
 _TAGGED = re.compile(r"[^{}]+\{[^{}]+\}[^{}]*").fullmatch
 
@@ -110,8 +111,24 @@ class RateLimiterDependency(RateLimiterMark):
         self.has_to_wait = self.needs_identity or self.needs_body or self._is_awaited or callable(cost)
         own = (type(self).make_key, type(self).make_override_key)
         self._has_own_keys = own != (RateLimiterDependency.make_key, RateLimiterDependency.make_override_key)
+        self.is_by_peer = self._key_function == client_ip()  # so long as no proxy is trusted
 
     _uses_project = False
+    version: object  # another one after each change of the limiter
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        super().__setattr__("version", object())
+
+    def is_same_for(self, request: HTTPConnection, settings: Settings) -> bool:
+        """Whether all requests to this route, of the same peer if the limiter is by peer, have the same checks."""
+        scope, route = request.scope, effective_route(request.scope)
+        is_known = type(self) in (PathRateLimiter, ProjectRateLimiter) and not self.has_to_wait
+        if not is_known or not (self._by is None or self.is_by_peer) or limiters_after(route, self):
+            return False
+        if "app_root_path" in scope or not getattr(route, "methods", None):  # the endpoint depends on more than the route
+            return False
+        return not self.is_by_peer or (settings.proxies.is_empty and not _front_request(request).looks_for_proxy)
 
     def make_key(self, request: HTTPConnection) -> str | None:
         """Return the key of who is limited on what, to which ratekit appends `:<limit>`; None: not limited here."""

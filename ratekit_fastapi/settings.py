@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Unpack
 
 from starlette.requests import HTTPConnection
 
 from ratekit.admin.fleet_mode import Follower, follow
+from ratekit.core.cache import Cache
 from ratekit.core.keys import DEFAULT_PREFIX
 from ratekit.limiter.limiters import AsyncRateLimiter
 from ratekit.limiter.operations import LimiterOptions
 from ratekit.stores.contract import AsyncClient, AsyncStoreGiven
 from ratekit.web.answers import ResponseWriter
 from ratekit.web.client_address import TrustedProxies
+from ratekit.web.decide import Group
 from ratekit.web.identity import identified_subject
+from ratekit.web.options import MOST_KNOWN
 
 Identity = tuple[Any, Any] | str | None
 Identify = Callable[[Any], Identity | Awaitable[Identity]]  # of a Request, or of any HTTPConnection if sockets are limited
 
+KnownGroups = tuple[Any, Sequence[Group] | None]  # the route, and the checks of an earlier request
 SETTINGS = "ratekit.settings"  # in the scope, for applications that are mounted
 IDENTITY = "ratekit.identity"  # in the scope: the subject of the project, or None
 _MOST_CLIENTS = 16
@@ -45,6 +49,9 @@ class Settings:
         self._store = store
         self._options = limiter
         self._limiters: dict[int, AsyncRateLimiter] = {}
+        # By a version of a limiter, the id of the route, and a peer, where nothing else makes a difference.
+        self.known_groups: Cache[tuple[object, int, str | None], KnownGroups]
+        self.known_groups = Cache(lambda key: (None, None), MOST_KNOWN, lambda key, value: value[1] is not None)
         self._follower: Follower | None = None
         self._follows = False
 

@@ -13,6 +13,7 @@ from ratekit.core.errors import ConfigurationError
 from ratekit.core.figures import ADMITS, FIGURES, UNLIMITED
 
 if TYPE_CHECKING:
+    from ratekit.core.limits import Limit
     from ratekit.core.results import RateLimitResult, Tier
 
 DEFAULT_STYLE = "ratelimit"
@@ -69,10 +70,9 @@ def shown(results: Sequence[RateLimitResult]) -> RateLimitResult | None:
     return result if result.is_shown else None
 
 
-def simple_window(result: RateLimitResult) -> tuple[int, int, int] | None:
-    """Return what headers show of most results, fast: of one limit that the store has admitted; None for all others."""
-    limits, figures, _, degraded = result
-    if len(figures) != FIGURES or degraded is not None or limits[0].shadow:
+def simple_window(limits: Sequence[Limit], figures: Sequence[int]) -> tuple[int, int, int] | None:
+    """Return what headers show of most answers of a store, fast: of one limit that admits; None for all others."""
+    if len(figures) != FIGURES or limits[0].shadow:
         return None
     flags, most, _, remaining, _, reset_us = figures
     return (most, remaining, -(-reset_us // 1_000_000)) if flags & _COUNTED == ADMITS else None

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from functools import cached_property, partial
 from time import perf_counter
 from types import TracebackType
 from typing import Any, Self
 
 from ratekit import stores
-from ratekit.core.errors import RatekitError, RateLimitExceeded, RateLimitUnavailable
+from ratekit.core.errors import RateLimitExceeded, RateLimitUnavailable
 from ratekit.core.events import decisions, notify_decision
 from ratekit.core.lazy_log import Logger
 from ratekit.core.limits import Limit, Policy
@@ -23,11 +22,10 @@ from ratekit.limiter.operations import Operations, new_slot
 from ratekit.limiter.refusal_cache import forget_given_back
 from ratekit.limiter.renewal import LoopRenewal, Renewal, slots_held, still_held
 from ratekit.limiter.renewal import thread as renewal_thread
-from ratekit.stores.contract import AsyncStore, AsyncStoreGiven, Figures, Store, StoreGiven
+from ratekit.stores.contract import AsyncStore, AsyncStoreGiven, Store, StoreGiven
 
 _log = Logger("ratekit.limiter")
 _tasks: set[Any] = set()  # keeps background tasks alive: an event loop itself does not
-Finish = Callable[[RateLimitResult | RatekitError], None]
 
 
 class RateLimiter(Operations[RateLimitResult, Store, StoreGiven]):
@@ -103,7 +101,7 @@ class RateLimiter(Operations[RateLimitResult, Store, StoreGiven]):
                     threading.Thread(target=self._settle, name="ratekit-settle", daemon=True).start()
             result = decode(call, figures)
         except StoreOutage as error:
-            result = self._without_store(call, error.outage, mode, started)
+            result = self.without_store(call, error.outage, mode, started)
         if started:
             notify_decision(call, result, mode, started, self.prefix)
         return result
@@ -204,7 +202,7 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult], AsyncSto
                     _in_background(self._settle())
             result = decode(call, figures)
         except StoreOutage as error:
-            result = self._without_store(call, error.outage, mode, started)
+            result = self.without_store(call, error.outage, mode, started)
         if started:
             notify_decision(call, result, mode, started, self.prefix)
         return result
@@ -231,29 +229,6 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult], AsyncSto
             self._learn_batch(batch, await self._store.run_many(batch))
         except StoreOutage as error:
             self._give_back_without_store(batch, error.outage)
-
-    @cached_property
-    def can_submit(self) -> bool:
-        """Whether `submit` may stand for `decide`: nothing but the store's answer decides."""
-        return not self._learns and type(self).decide is AsyncRateLimiter.decide
-
-    def submit(self, call: Call, finish: Finish) -> Awaitable[None]:
-        """Decide a call together with those of other requests, and hand the result, or the error, to finish.
-
-        For requests to which nobody listens, as finish may run in the context of another one.
-        """
-        return self._store.submit(call, partial(self._finished, call, finish))
-
-    def _finished(self, call: Call, finish: Finish, answer: Figures | StoreOutage) -> None:
-        if not isinstance(answer, StoreOutage):
-            finish(decode(call, answer))
-            return
-        try:
-            result = self._without_store(call, answer.outage, RateLimitMode.ON, 0.0)
-        except RateLimitUnavailable as error:
-            finish(error)
-        else:
-            finish(result)
 
     async def _settle(self) -> None:
         try:

@@ -62,6 +62,7 @@ class Operations(ABC, Generic[Answer, StoreKind, Given]):
         self._options: dict[str, Any] = {"prefix": prefix, "deadline": deadline, "instances": instances}
         self._refusals = RefusalCache() if refusal_cache else None
         self._learns = refusal_cache or self._fallback.local is not None
+        self.asks_store_alone = not self._learns  # no refusal is remembered, and nothing is learned from an answer
         self._store: StoreKind = self._open(stores.default_url() if store is None else store)
 
     @property
@@ -211,10 +212,10 @@ class Operations(ABC, Generic[Answer, StoreKind, Given]):
     def _batch_without_store(
         self, batch: Sequence[Call], at: int, outage: Outage, mode: RateLimitMode, started: float
     ) -> RateLimitResult:
-        results = [self._without_store(call, outage, mode, started if call is batch[at] else 0.0) for call in batch]
+        results = [self.without_store(call, outage, mode, started if call is batch[at] else 0.0) for call in batch]
         return results[at]
 
-    def _without_store(self, call: Call, outage: Outage, mode: RateLimitMode, started: float) -> RateLimitResult:
+    def without_store(self, call: Call, outage: Outage, mode: RateLimitMode, started: float) -> RateLimitResult:
         """Answer a call that the store could not decide."""
         forget_given_back(call)  # it may have run all the same
         try:

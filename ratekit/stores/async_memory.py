@@ -32,8 +32,8 @@ class AsyncMemoryStore:
         """Decide one call."""
         return self.store.run(call)
 
-    async def submit(self, call: Call, finish: Finish) -> None:
-        """Decide one call, and hand its figures to finish. There is nothing to wait for, so nothing to batch."""
+    def submit(self, call: Call, finish: Finish) -> None:
+        """Decide one call at once, and pass its figures, or the outage, to `finish`: there is nothing to wait for."""
         finish(or_outage(self.store.run, call))
 
     async def run_many(self, calls: Sequence[Call]) -> list[Answer]:

@@ -82,8 +82,10 @@ class AsyncStore(Protocol):
     async def run(self, call: Call) -> Figures:
         """Decide one call. Raises StoreOutage if the store cannot."""
 
-    def submit(self, call: Call, finish: Finish) -> Awaitable[None]:
+    def submit(self, call: Call, finish: Finish) -> Awaitable[None] | None:
         """Decide one call, and pass its figures, or the outage, to `finish`. The call may be sent only when this is awaited.
+
+        None: `finish` was called already, and there is nothing to await.
 
         Calls that are submitted in one turn of the event loop are decided together and finished in order, so `finish` may
         run in the context of another request. The awaitable raises what `finish` raises. If it is cancelled before the

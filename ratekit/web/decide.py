@@ -11,16 +11,16 @@ call a slot. Enforced checks come first, so that a monitored one never spends fo
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterable, MutableMapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ratekit.core import clock
 from ratekit.core.errors import RatekitError, RateLimitExceeded
 from ratekit.core.figures import ADMITS, FIGURES
+from ratekit.core.headers import RawLine
 from ratekit.core.limits import Algorithm, Policy
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.outages import OnOutage
-from ratekit.core.protocol import Call, Operation, encode, merge, only, part_of, parts
+from ratekit.core.protocol import Call, Operation, decode, encode, merge, only, part_of, parts
 from ratekit.core.results import RateLimitResult
 from ratekit.limiter.operations import new_slot
 from ratekit.limiter.renewal import Renewal
@@ -68,6 +68,11 @@ class Group(NamedTuple):
     mode: RateLimitMode
     on_outage: OnOutage | None
 
+    @property
+    def is_single_use(self) -> bool:
+        """Whether it is for one request only: a soft limit draws a number for each, and a slot is one request's own."""
+        return self.call.compiled.is_soft or self.call.compiled.has_slots
+
     def over_limit(self, result: RateLimitResult) -> str:
         """Return the endpoint of the first check that is over its limit."""
         for check, part in zip(self.checks, parts(self.call), strict=True):
@@ -100,11 +105,11 @@ class Spent:
 
     __slots__ = ("_counters", "at", "group", "place", "renewal", "result")
 
-    def __init__(self, group: Group, place: Hashable, result: RateLimitResult) -> None:
+    def __init__(self, group: Group, place: Hashable, result: RateLimitResult, at: float | None = None) -> None:
         self.group = group
         self.place = place
         self.result = result
-        self.at = clock.steady()
+        self.at = clock.steady() if at is None else at
         self._counters: dict[bytes, int] | None = None
         self.renewal: Renewal | None = None  # of its slots
 
@@ -155,15 +160,80 @@ def releases_of(groups: Iterable[Group]) -> list[Call]:
     return [only(call, indexes, Operation.RELEASE) for call, indexes in slots if indexes]
 
 
-@dataclass(slots=True, eq=False)
+class Admission:
+    """What the store has answered to a group that admits a request. What it comes to is made when somebody asks for it."""
+
+    __slots__ = ("_at", "_decided_at", "_figures", "_place", "group", "lines", "writer")
+
+    group: Group
+    writer: ResponseWriter  # of the lines
+    lines: list[RawLine] | None  # of the response, if this is all that is decided about the request
+
+    def took(self, place: Hashable, figures: Sequence[int]) -> None:
+        """Take the figures of a store that keeps its state in a place, just now."""
+        self._place = place
+        self._figures = figures
+        self._at = clock.steady()
+        self._decided_at = clock.now()
+
+    def result(self) -> RateLimitResult:
+        """Make the result."""
+        return decode(self.group.call, self._figures, decided_at=self._decided_at)
+
+    def spent(self, result: RateLimitResult) -> Spent:
+        """Make the note of what was spent."""
+        return Spent(self.group, self._place, result, self._at)
+
+
 class Ledger:
     """What has been decided about one request so far, by all fronts that it has passed."""
 
-    results: list[RateLimitResult] = field(default_factory=list)
-    spent: list[Spent] = field(default_factory=list)
-    is_refused: bool = False
-    has_slots: bool = False  # some may be held for the request, until its response has ended
-    outer: Ledger | None = None  # of a front around this one, which gives back what it has spent itself
+    __slots__ = ("_first", "_results", "_spent", "has_slots", "is_refused", "outer")
+
+    def __init__(self, outer: Ledger | None = None) -> None:
+        self.outer = outer  # of a front around this one, which gives back what it has spent itself
+        self._results: list[RateLimitResult] = [] if outer is None else outer.results
+        self._spent: list[Spent] = [] if outer is None else list(outer.spent)
+        self._first: Admission | None = None  # until somebody asks for what it comes to
+        self.is_refused = False
+        self.has_slots = False  # some may be held for the request, until its response has ended
+
+    @property
+    def results(self) -> list[RateLimitResult]:
+        """The results so far."""
+        if self._first is not None:
+            self._unfold(self._first)
+        return self._results
+
+    @property
+    def spent(self) -> list[Spent]:
+        """What was spent for the request, and not given back."""
+        if self._first is not None:
+            self._unfold(self._first)
+        return self._spent
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was decided about the request that matters for what is decided next."""
+        return self._first is None and not self._spent and not self.is_refused
+
+    def admit(self, admission: Admission) -> None:
+        """Take note of a group that admits a request of which nothing was decided before."""
+        self._first = admission
+        self.has_slots = admission.group.call.compiled.has_slots
+
+    def _unfold(self, first: Admission) -> None:
+        self._first = None
+        result = first.result()
+        self._results.append(result)
+        self._spent.append(first.spent(result))
+
+    def write_headers(self, writer: ResponseWriter, lines: Iterable[RawLine], *, refused: bool = False) -> list[RawLine]:
+        """Return a response's header lines with those of what was decided."""
+        first = self._first
+        if first is not None and first.writer is writer and first.lines is not None and not refused and not self._results:
+            return writer.replaced(lines, first.lines)
+        return writer.written(lines, self.results, refused=refused)
 
     @classmethod
     def of(cls, state: MutableMapping[str, Any]) -> Ledger:
@@ -172,13 +242,6 @@ class Ledger:
         if ledger is None:
             state[LEDGER] = ledger = cls()
         return ledger
-
-    def admitted(self, group: Group, place: Hashable, result: RateLimitResult) -> Verdict:
-        """Take note of a group that admits the request, and of what it has spent."""
-        self.results.append(result)
-        if result.degraded is None:
-            self.note(Spent(group, place, result))
-        return Verdict(None, None, result)
 
     def note(self, spent: Spent) -> None:
         """Take note of what was spent."""
@@ -196,6 +259,12 @@ class Ledger:
     def spent_by(self, place: Hashable) -> list[Spent]:
         """Return what was spent for the request in one place."""
         return [spent for spent in self.spent if spent.place == place]
+
+    def take_spent(self, place: Hashable) -> list[Spent]:
+        """Return what was spent for the request in one place, and forget it."""
+        mine = self.spent_by(place)
+        self._spent = [spent for spent in self._spent if spent.place != place]
+        return mine
 
 
 class Verdict(NamedTuple):
@@ -304,8 +373,7 @@ def refuse(ledger: Ledger, place: Hashable) -> Generator[Step, Any, None]:
 
 def give_back(ledger: Ledger, place: Hashable) -> Generator[Step, Any, None]:
     """Give back what was spent for a request in one place, unless it is too late to tell in which window that was."""
-    mine = ledger.spent_by(place)
-    ledger.spent = [spent for spent in ledger.spent if spent.place != place]
+    mine = ledger.take_spent(place)
     yield from _given_back((spent, _refunds_in_time(spent) + spent.releases()) for spent in mine)
 
 
@@ -315,8 +383,7 @@ def _refunds_in_time(spent: Spent) -> list[Call]:
 
 def release(ledger: Ledger, place: Hashable) -> Generator[Step, Any, None]:
     """Free the slots that are held for a request in one place."""
-    mine = ledger.spent_by(place)
-    ledger.spent = [spent for spent in ledger.spent if spent.place != place]
+    mine = ledger.take_spent(place)
     yield from _given_back((spent, spent.releases()) for spent in mine)
 
 

@@ -54,7 +54,7 @@ from ratekit.web.requests import FrontRequest
 from ratekit.web.table import Rule, RuleGiven, Rules, RuleSet
 
 ADDRESS_ENDPOINT = "address"
-_MOST_KNOWN = 16384
+MOST_KNOWN = 16384
 _ON, _OFF = RateLimitMode.ON, RateLimitMode.OFF
 _CLIENT_IP = client_ip()
 
@@ -139,7 +139,7 @@ class MiddlewareOptions:
         self._check_rules([] if self.table is None else self.table.rules, awaits=isinstance(limiter, AsyncRateLimiter))
         # The checks of a peer by its rules, where nothing but the peer makes a difference.
         self._known: Cache[tuple[Sequence[Rule], str | None], Sequence[Group] | None]
-        self._known = Cache(lambda key: None, _MOST_KNOWN, lambda key, value: value is not None)
+        self._known = Cache(lambda key: None, MOST_KNOWN, lambda key, value: value is not None)
 
     def known_groups(self, rules: Sequence[Rule], peer: str | None, mode: RateLimitMode) -> Sequence[Group] | None:
         """Return the checks of an earlier request of the same peer, if they are the same for each; else None."""
@@ -202,14 +202,11 @@ class MiddlewareOptions:
         return self.plans.policy(answer, rule.qualifier, self._cost if rule.cost is None else rule.cost)
 
     def _is_by_peer(self, request: FrontRequest, rules: Sequence[Rule], groups: Sequence[Group]) -> bool:
-        """Whether every request of this peer by these rules has the same checks.
-
-        A soft limit draws a number for each request, and a slot is one request's own.
-        """
+        """Whether every request of this peer by these rules has the same checks."""
         if callable(self._cost) or self._exempt.functions or not self.proxies.is_empty or request.looks_for_proxy:
             return False
         is_by_address = all((rule.by or self.by) == _CLIENT_IP and rule.is_fixed for rule in rules)
-        return is_by_address and not any(_is_single_use(group) for group in groups)
+        return is_by_address and not any(group.is_single_use for group in groups)
 
     def _check_rules(self, rules: Sequence[Rule], *, awaits: bool) -> None:
         """Refuse rules that need what there is not: a lookup of plans, or an event loop."""
@@ -259,10 +256,6 @@ def _asked_cost(cost: Callable[[Any], Any], request: FrontRequest) -> Generator[
     except ValueError as error:
         raise untold("what it costs", error) from None
     return cost_of(value, request)
-
-
-def _is_single_use(group: Group) -> bool:
-    return group.call.compiled.is_soft or group.call.compiled.has_slots
 
 
 def _warn_of_claims(by: KeyFunction) -> None:
