@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 import ratekit
-from ratekit.cli import completion, counters, db, doctor, explain, mode, overrides, report
+from ratekit.cli import completion, counters, db, doctor, explain, mode, overrides, report, violations
 from ratekit.core.errors import ConfigurationError, DatabaseUnavailable, RateLimitUnavailable
 
 USAGE, STORE, INTERRUPTED = 2, 3, 130
@@ -23,6 +23,7 @@ COMMANDS: tuple[click.Command, ...] = (
     mode.mode,
     explain.explain,
     report.report,
+    violations.violations,
     doctor.doctor,
     db.db,
     completion.completion,

@@ -160,6 +160,13 @@ class Unlimited(NamedTuple):
     endpoint: str
 
 
+class Loss(NamedTuple):
+    """Records that were dropped, as whatever keeps them was away or too slow."""
+
+    what: str  # "violations"
+    records: int
+
+
 class Hook(Generic[Event]):
     """The listeners of one kind of event. While there are none, no event needs to be made."""
 
@@ -194,6 +201,7 @@ class Hook(Generic[Event]):
 decisions: Hook[Decision] = Hook()
 store_changes: Hook[StoreChange] = Hook()
 unlimited: Hook[Unlimited] = Hook()
+losses: Hook[Loss] = Hook()
 
 
 def on_decision(listener: Callable[[Decision], object]) -> Remove:
@@ -209,6 +217,11 @@ def on_store_change(listener: Callable[[StoreChange], object]) -> Remove:
 def on_unlimited(listener: Callable[[Unlimited], object]) -> Remove:
     """Call a listener with each request that passes unlimited, as nobody could be named for it. Returns a remover."""
     return unlimited.add(listener)
+
+
+def on_loss(listener: Callable[[Loss], object]) -> Remove:
+    """Call a listener when records were dropped. Returns a function that removes it."""
+    return losses.add(listener)
 
 
 def all_of(*removers: Remove) -> Remove:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ratekit.core import events
 from ratekit.core.errors import MissingExtraError
-from ratekit.core.events import Decision, Outcome, Remove, StoreChange, StoreState, Unlimited
+from ratekit.core.events import Decision, Loss, Outcome, Remove, StoreChange, StoreState, Unlimited
 from ratekit.telemetry.availability import Availability
 
 try:
@@ -33,6 +33,7 @@ def install(meter_provider: metrics.MeterProvider | None = None, *, spans: bool 
         events.on_decision(instruments.count_decision),
         events.on_store_change(instruments.count_change),
         events.on_unlimited(instruments.count_unlimited),
+        events.on_loss(instruments.count_loss),
     ]
     if spans:
         removers.append(events.on_decision(mark_span))
@@ -53,6 +54,7 @@ class Instruments:
         )
         self._overrides = meter.create_counter("ratekit.override.hits", unit="{request}")
         self._unlimited = meter.create_counter("ratekit.unlimited", unit="{request}")
+        self._lost = meter.create_counter("ratekit.lost_records", unit="{record}")
         self._changes = meter.create_counter("ratekit.store.changes", unit="{change}")
 
     def count_decision(self, decision: Decision) -> None:
@@ -66,6 +68,10 @@ class Instruments:
     def count_unlimited(self, unlimited: Unlimited) -> None:
         """Count a request that was not limited, as nobody could be named for it."""
         self._unlimited.add(1, {"ratekit.endpoint": unlimited.endpoint})
+
+    def count_loss(self, loss: Loss) -> None:
+        """Count records that were dropped."""
+        self._lost.add(loss.records, {"ratekit.what": loss.what})
 
     def count_change(self, change: StoreChange) -> None:
         """Count the begin and the end of an outage, and not the probes in between."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from ratekit.core import events
 from ratekit.core.errors import MissingExtraError
-from ratekit.core.events import Decision, Outcome, Remove, StoreChange, StoreState, Unlimited
+from ratekit.core.events import Decision, Loss, Outcome, Remove, StoreChange, StoreState, Unlimited
 
 try:
     import prometheus_client
@@ -47,6 +47,7 @@ class Metrics:
         self._unlimited = counter(
             "ratekit_unlimited_total", "Requests not limited, as nobody could be named.", ["endpoint"], registry=registry
         )
+        self._lost = counter("ratekit_lost_records_total", "Records that were dropped.", ["what"], registry=registry)
         self._seconds = prometheus_client.Histogram(
             "ratekit_check_duration_seconds", "Duration of a check in seconds.", buckets=BUCKETS, registry=registry
         )
@@ -66,6 +67,7 @@ class Metrics:
             events.on_decision(self.count_decision),
             events.on_store_change(self.note_state),
             events.on_unlimited(self.count_unlimited),
+            events.on_loss(self.count_loss),
         ]
         return self._end
 
@@ -86,6 +88,10 @@ class Metrics:
     def count_unlimited(self, unlimited: Unlimited) -> None:
         """Count a request that was not limited."""
         self._unlimited.labels(unlimited.endpoint).inc()
+
+    def count_loss(self, loss: Loss) -> None:
+        """Count records that were dropped."""
+        self._lost.labels(loss.what).inc(loss.records)
 
     def note_state(self, change: StoreChange) -> None:
         """Set the state of a store."""
