@@ -10,7 +10,9 @@ except ImportError:
 from ratekit_fastapi.apply import apply_element_rate_limit, apply_rate_limit
 from ratekit_fastapi.dependencies import PathRateLimiter, ProjectRateLimiter, RateLimiterDependency
 from ratekit_fastapi.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError
-from ratekit_fastapi.installation import RATE_LIMIT_RESPONSES, install
+from ratekit_fastapi.installation import install
+from ratekit_fastapi.openapi import RATE_LIMIT_RESPONSES
+from ratekit_fastapi.settings import limiter_of
 
 __all__ = [
     "RATE_LIMIT_RESPONSES",
@@ -23,4 +25,5 @@ __all__ = [
     "apply_element_rate_limit",
     "apply_rate_limit",
     "install",
+    "limiter_of",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Unpack
 
@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 
 from ratekit.asgi import App, Receive, Scope, Send, Sender, send_response
 from ratekit.core.errors import ConfigurationError, RatekitError
-from ratekit.core.headers import DEFAULT_STYLE, PROBLEM_TYPE
+from ratekit.core.headers import DEFAULT_STYLE
 from ratekit.core.keys import DEFAULT_PREFIX, check_prefix
 from ratekit.core.modes import get_rate_limit_mode
 from ratekit.limiter.operations import LimiterOptions
@@ -20,32 +20,10 @@ from ratekit.web.answers import BodyFunction, ResponseWriter
 from ratekit.web.arguments import refuse_unknown
 from ratekit.web.client_address import X_FORWARDED_FOR, TrustedProxies
 from ratekit.web.decide import Ledger
+from ratekit_fastapi import openapi
 from ratekit_fastapi.bodies import BoundedReceive
 from ratekit_fastapi.errors import answer, answer_to
-from ratekit_fastapi.routes import calls_of, is_limiter, route_contexts
-from ratekit_fastapi.settings import SETTINGS, Identify, Settings
-
-RATE_LIMIT_RESPONSES: dict[int | str, dict[str, Any]] = {
-    429: {
-        "description": "Too many requests: the limit is exceeded until the time that Retry-After names",
-        "headers": {"Retry-After": {"description": "Seconds to wait", "schema": {"type": "integer"}}},
-        "content": {
-            PROBLEM_TYPE: {
-                "schema": {
-                    "type": "object",
-                    "properties": {
-                        "type": {"type": "string"},
-                        "title": {"type": "string"},
-                        "status": {"type": "integer"},
-                        "detail": {"type": "string"},
-                        "violated-policies": {"type": "array", "items": {"type": "string"}},
-                    },
-                }
-            }
-        },
-    }
-}
-
+from ratekit_fastapi.settings import SETTINGS, STATE, Identify, Settings
 
 _ARGUMENTS = ("store", "identify", "headers", "body", "trusted_hops", "trusted_header", "prefix", "document", "fleet_mode")
 
@@ -67,7 +45,8 @@ def install(
     """Set up ratekit for an application and what is mounted in it.
 
     identify says for which project a request was authenticated: (org_id, project_id), a subject, or None; it may be async.
-    Without it, request.state.org_id and request.state.project_id count. document adds the 429 to OpenAPI.
+    Without it, request.state.org_id and request.state.project_id count. document lets OpenAPI say what limited
+    operations may answer, and which headers they have.
     on_outage, deadline, instances and refusal_cache are those of AsyncRateLimiter.
     fleet_mode follows the mode that the store has for every process (`ratekit mode monitor`).
     """
@@ -113,14 +92,14 @@ class HeadersMiddleware:
 
 
 def _connect(app: Starlette, settings: Settings, *, document: bool, fleet_mode: bool) -> None:
-    app.state.ratekit = settings
+    setattr(app.state, STATE, settings)
     if fleet_mode:
         settings.follow_fleet()
     app.exception_handlers.setdefault(RatekitError, answer)  # an application's own, before or after, is used instead
     app.add_middleware(HeadersMiddleware, settings=settings)
     _close_with(app, settings)
     if document and isinstance(app, FastAPI):
-        _document(app)
+        openapi.document(app, settings)
 
 
 def _close_with(app: Starlette, settings: Settings) -> None:
@@ -137,26 +116,3 @@ def _close_with(app: Starlette, settings: Settings) -> None:
                 await settings.aclose()
 
     app.router.lifespan_context = lifespan
-
-
-def _document(app: FastAPI) -> None:
-    make: Callable[[], dict[str, Any]] = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        schema = make()
-        for path, methods in _limited(app):
-            operations = schema.get("paths", {}).get(path, {})
-            for method in methods:
-                operation = operations.get(method.lower())
-                if operation is not None:
-                    operation.setdefault("responses", {}).setdefault("429", RATE_LIMIT_RESPONSES[429])
-        return schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _limited(app: FastAPI) -> Iterator[tuple[str, set[str]]]:
-    """Yield path and methods of every operation that one of our limiters is declared on."""
-    for route in route_contexts(app.routes):
-        if any(is_limiter(call) for call in calls_of(route)):
-            yield route.path_format, getattr(route, "methods", None) or set()

@@ -6,10 +6,12 @@ import inspect
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Unpack
 
+from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
 
 from ratekit.admin.fleet_mode import Follower, follow
 from ratekit.core.cache import Cache
+from ratekit.core.errors import ConfigurationError
 from ratekit.core.keys import DEFAULT_PREFIX
 from ratekit.limiter.limiters import AsyncRateLimiter
 from ratekit.limiter.operations import LimiterOptions
@@ -24,6 +26,7 @@ Identity = tuple[Any, Any] | str | None
 Identify = Callable[[Any], Identity | Awaitable[Identity]]  # of a Request, or of any HTTPConnection if sockets are limited
 
 KnownGroups = tuple[Any, Sequence[Group] | None]  # the route, and the checks of an earlier request
+STATE = "ratekit"  # in app.state: the settings of an application
 SETTINGS = "ratekit.settings"  # in the scope, for applications that are mounted
 IDENTITY = "ratekit.identity"  # in the scope: the subject of the project, or None
 _MOST_CLIENTS = 16
@@ -97,6 +100,17 @@ class Settings:
 def settings_of(scope: MutableMapping[str, Any]) -> Settings:
     """Return the settings for a request: of its application, of the one that it is mounted in, or the default ones."""
     return scope.get(SETTINGS) or (_default[0] if _default else default_settings())
+
+
+def limiter_of(app: Starlette) -> AsyncRateLimiter:
+    """Return the limiter that `install` has made for an application: it has peek, check, charge, refund and health().
+
+    The mode does not apply to it. Raises ConfigurationError if nothing is installed.
+    """
+    settings = getattr(app.state, STATE, None)
+    if not isinstance(settings, Settings):
+        raise ConfigurationError(f"ratekit is not installed in {app!r}: call install(app) first")
+    return settings.limiter()
 
 
 _default: list[Settings] = []

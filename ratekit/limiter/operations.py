@@ -107,7 +107,8 @@ class Operations(ABC, Generic[Answer, StoreKind, Given]):
     ) -> Answer:
         """Return what `check` would answer to a request of this cost, and spend nothing.
 
-        For logins: `peek` before the password is compared, and `charge` if it is wrong.
+        For showing what is left. It reserves nothing, and others pass between `peek` and `charge`: a limit on failed logins
+        uses `check` before the password is compared, and `refund` if it is right.
         """
         return self.decide(self._encode(Operation.PEEK, policy, subject, cost, endpoint, overrides))
 

@@ -52,6 +52,16 @@ class ResponseWriter:
             raise ConfigurationError(f"body {body!r} is not a callable of the result")
         self._body = body
 
+    @property
+    def header_names(self) -> Sequence[str]:
+        """The names of the header lines, in the styles of the front."""
+        return self._style.names
+
+    @property
+    def has_own_body(self) -> bool:
+        """Whether the application makes the body of a 429."""
+        return self._body is not None
+
     def lines(self, results: Sequence[RateLimitResult], *, refused: bool) -> dict[str, str]:
         """Return the header lines of a response. Retry-After is for refusals only, not for what monitoring let pass."""
         result = headers.shown(results)

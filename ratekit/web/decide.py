@@ -40,6 +40,7 @@ class Check(NamedTuple):
     endpoint: str
     mode: RateLimitMode = _ON
     on_outage: OnOutage | None = None  # None: as the limiter does
+    is_kept: bool = False  # spent even if the request is refused by another check
 
     @classmethod
     def of(
@@ -67,6 +68,7 @@ class Group(NamedTuple):
     checks: tuple[Check, ...]
     mode: RateLimitMode
     on_outage: OnOutage | None
+    is_kept: bool = False
 
     @property
     def is_single_use(self) -> bool:
@@ -85,13 +87,20 @@ def grouped(checks: Sequence[Check], *, one_slot: bool) -> tuple[Group, ...]:
     """Group checks by what one call can decide; the enforced ones first. one_slot: the store is a Redis Cluster."""
     if len(checks) == 1:
         (check,) = checks
-        return (Group(check.call, (check,), check.mode, check.on_outage),)
+        return (Group(check.call, (check,), check.mode, check.on_outage, check.is_kept),)
     groups: dict[tuple[object, ...], list[Check]] = {}
     for check in checks:
         tag = check.call.keys[0].partition(b"{")[2].partition(b"}")[0] if one_slot else None
-        groups.setdefault((check.mode, check.on_outage, tag), []).append(check)
-    made = [Group(merge(_calls_of(group)), tuple(group), group[0].mode, group[0].on_outage) for group in groups.values()]
-    return tuple(sorted(made, key=lambda group: group.mode is not _ON)) if len(made) > 1 else tuple(made)
+        groups.setdefault((check.mode, check.on_outage, tag, check.is_kept), []).append(check)
+    made = [_group_of(checks) for checks in groups.values()]
+    return (
+        tuple(sorted(made, key=lambda group: (group.mode is not _ON, not group.is_kept))) if len(made) > 1 else tuple(made)
+    )
+
+
+def _group_of(checks: Sequence[Check]) -> Group:
+    _, _, mode, on_outage, is_kept = checks[0]
+    return Group(merge(_calls_of(checks)), tuple(checks), mode, on_outage, is_kept)
 
 
 def _calls_of(checks: Sequence[Check]) -> list[Call]:
@@ -226,7 +235,8 @@ class Ledger:
         self._first = None
         result = first.result()
         self._results.append(result)
-        self._spent.append(first.spent(result))
+        if not first.group.is_kept:
+            self._spent.append(first.spent(result))
 
     def write_headers(self, writer: ResponseWriter, lines: Iterable[RawLine], *, refused: bool = False) -> list[RawLine]:
         """Return a response's header lines with those of what was decided."""
@@ -428,7 +438,7 @@ def _noted(
     group: Group, again: _Again, ledger: Ledger, place: Hashable, result: RateLimitResult
 ) -> Generator[Step, Any, None]:
     """Take note of what an admitted group has spent; charge what a monitored group has only looked at."""
-    if result.degraded is not None:
+    if result.degraded is not None or group.is_kept:
         return
     if again and group.mode is not _ON:
         rest = [index for index, key in enumerate(group.call.state_keys) if key not in again]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypedDict
 
@@ -28,7 +29,7 @@ from ratekit.web.arguments import (
     wrong_type,
 )
 from ratekit.web.client_address import X_FORWARDED_FOR, TrustedProxies
-from ratekit.web.decide import Ask, Check, Group, Step, grouped
+from ratekit.web.decide import Ask, Check, Decide, Group, Step, grouped
 from ratekit.web.exemptions import Exempt, Exemptions, is_exempt
 from ratekit.web.identity import (
     By,
@@ -53,7 +54,7 @@ from ratekit.web.plans import (
 from ratekit.web.requests import FrontRequest
 from ratekit.web.table import Rule, RuleGiven, Rules, RuleSet
 
-ADDRESS_ENDPOINT = "address"
+ADDRESS_ENDPOINT, ATTEMPT_ENDPOINT = "address", "attempts"
 MOST_KNOWN = 16384
 _ON, _OFF = RateLimitMode.ON, RateLimitMode.OFF
 _CLIENT_IP = client_ip()
@@ -77,6 +78,7 @@ class MiddlewareArguments(TypedDict, total=False):
     trusted_hops: int | Iterable[str] | str | None
     trusted_header: str
     address_limit: RuleLimits | None
+    attempt_limit: RuleLimits | None
     plans: Plans | Mapping[str, RuleLimits] | None
     plan_of: PlanFunction | None
 
@@ -98,7 +100,7 @@ class MiddlewareOptions:
     itself, and then default has no say. by says who is limited; cost is a number or a callable of the request; plans are
     named sets of limits, and plan_of says which one a request has; headers names one style or several; body makes the body
     of a 429 of the result; trusted_hops is a number of proxies or their networks, and trusted_header the header that they
-    set; address_limit limits every address, beside the rest.
+    set; address_limit limits every address, beside the rest; attempt_limit does so too, and counts refused requests as well.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class MiddlewareOptions:
         trusted_hops: int | Iterable[str] | str | None = None,
         trusted_header: str = X_FORWARDED_FOR,
         address_limit: RuleLimits | None = None,
+        attempt_limit: RuleLimits | None = None,
         plans: Plans | Mapping[str, RuleLimits] | None = None,
         plan_of: PlanFunction | None = None,
     ) -> None:
@@ -131,10 +134,8 @@ class MiddlewareOptions:
         self._plan_of = checked_plan_of(plan_of)
         self._prefix = limiter.prefix
         self._one_slot = limiter.store.one_slot
-        self._address_policy: Policy | None = None
-        if address_limit is not None:
-            self._address_policy = as_rule_policy(ADDRESS_ENDPOINT, address_limit)
-        elif self.by.is_claimed:
+        self._address_policies = _address_policies(address_limit, attempt_limit)
+        if not self._address_policies and self.by.is_claimed:
             _warn_of_claims(self.by)
         self._check_rules([] if self.table is None else self.table.rules, awaits=isinstance(limiter, AsyncRateLimiter))
         # The checks of a peer by its rules, where nothing but the peer makes a difference.
@@ -159,6 +160,7 @@ class MiddlewareOptions:
                 check = None if own_mode is _OFF else (yield from self._check(request, rule, own_mode, load_body))
             except RatekitError as error:
                 if (response := error_response(error, own_mode)) is not None:
+                    yield from _count_attempt(checks)
                     return response
             else:
                 checks += [] if check is None else [check]
@@ -168,11 +170,15 @@ class MiddlewareOptions:
         return groups
 
     def _address_checks(self, request: FrontRequest, mode: RateLimitMode, rules: Sequence[Rule]) -> list[Check]:
-        policy = self._address_policy
-        if policy is None or (address := request.address()) is None:
+        """Return the checks of the address: by address_limit, and by attempt_limit, whose charge is kept."""
+        if not self._address_policies or (address := request.address()) is None:
             return []
-        policy = qualified(policy, OPTIONS) if request.method.upper() == "OPTIONS" else policy
-        return [Check.of(policy, address, ADDRESS_ENDPOINT, self._prefix, 1, mode, rules[0].on_outage)]
+        checks = []
+        for endpoint, policy in self._address_policies:
+            counted = qualified(policy, OPTIONS) if request.method.upper() == "OPTIONS" else policy
+            check = Check.of(counted, address, endpoint, self._prefix, 1, mode, rules[0].on_outage)
+            checks.append(check._replace(is_kept=endpoint == ATTEMPT_ENDPOINT))
+        return checks
 
     def _check(
         self, request: FrontRequest, rule: Rule, mode: RateLimitMode, load_body: LoadBody
@@ -221,6 +227,22 @@ class MiddlewareOptions:
             refuse_awaited("exempt", function)
 
 
+def _address_policies(address_limit: RuleLimits | None, attempt_limit: RuleLimits | None) -> list[tuple[str, Policy]]:
+    given = {ADDRESS_ENDPOINT: address_limit, ATTEMPT_ENDPOINT: attempt_limit}
+    made = [(endpoint, as_rule_policy(endpoint, limits)) for endpoint, limits in given.items() if limits is not None]
+    if any(policy.has_slots for endpoint, policy in made if endpoint == ATTEMPT_ENDPOINT):
+        raise ConfigurationError("attempt_limit counts attempts: a concurrency limit, which counts what runs, cannot")
+    return made
+
+
+def _count_attempt(checks: Sequence[Check]) -> Generator[Step, Any, None]:
+    """Count a request that is refused before it is decided, where every attempt counts."""
+    for check in checks:
+        if check.is_kept:
+            with suppress(RatekitError):  # the store cannot tell: the request is refused anyway
+                yield Decide((check.call,), check.mode, check.on_outage)
+
+
 def refuse_awaited(what: str, value: object) -> None:
     """Raise ConfigurationError if something has to be awaited, where there is no event loop."""
     if value.aread is not None if isinstance(value, KeyFunction) else is_awaited(value):
@@ -261,7 +283,7 @@ def _asked_cost(cost: Callable[[Any], Any], request: FrontRequest) -> Generator[
 def _warn_of_claims(by: KeyFunction) -> None:
     warnings.warn(
         f"by={by.name} limits clients by what they say of themselves: a client that sends another value each time is never "
-        "limited. Verify it before this middleware, or set address_limit beside it",
+        "limited. Verify it before this middleware, or set address_limit or attempt_limit beside it",
         UnverifiedIdentityWarning,
         stacklevel=4,
     )

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, WebSocket
+from fastapi.responses import PlainTextResponse
 from openapi_spec_validator import validate
 from starlette.testclient import TestClient
 
+import ratekit
+import ratekit_fastapi
+from ratekit.core.errors import RatekitError
 from ratekit_fastapi import RATE_LIMIT_RESPONSES, PathRateLimiter, ProjectRateLimiter, install
 
 LIMITER = PathRateLimiter(5, 60)
@@ -193,3 +197,107 @@ def test_app_without_a_document_is_no_trouble(ratekit_clock):
     install(app)
     app.get("/x", dependencies=[Depends(LIMITER)])(nothing)
     assert TestClient(app).get("/x").status_code == 200
+
+
+def responses_of(limiter, prepare=None, **options):
+    app = FastAPI()
+    install(app, **options)
+    app.get("/x", dependencies=[Depends(limiter)])(nothing)
+    if prepare is not None:
+        prepare(app)
+    validate(app.openapi())
+    return app.openapi()["paths"]["/x"]["get"]["responses"], TestClient(app, raise_server_exceptions=False)
+
+
+@pytest.mark.parametrize("style", ["ratelimit", "draft-11", "x-ratelimit", ["ratelimit", "draft-11"]])
+def test_headers_that_are_sent_are_those_that_are_described(style, ratekit_store):
+    responses, client = responses_of(PathRateLimiter(1, 60), headers=style)
+    for status in ("200", "429"):
+        answer = client.get("/x")
+        assert str(answer.status_code) == status
+        described = {name.lower() for name in responses[status]["headers"]}
+        assert described == {name for name in answer.headers if "ratelimit" in name or name == "retry-after"}
+
+
+def test_style_none_describes_no_headers_but_retry_after(ratekit_store):
+    responses, _ = responses_of(PathRateLimiter(1, 60), headers="none")
+    assert responses["200"]["headers"] == {}
+    assert list(responses["429"]["headers"]) == ["Retry-After"]
+
+
+def test_body_that_is_sent_has_the_members_that_are_described(ratekit_store):
+    responses, client = responses_of(PathRateLimiter(1, 60))
+    client.get("/x")
+    schema = responses["429"]["content"]["application/problem+json"]["schema"]
+    assert client.get("/x").json().keys() == schema["properties"].keys()
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [(lambda result: {"error": result.limit}, "application/json"), (lambda result: "slow down", "text/plain")],
+)
+def test_body_of_ones_own_is_described_by_its_type(body, kind, ratekit_store):
+    responses, client = responses_of(PathRateLimiter(1, 60), body=body)
+    client.get("/x")
+    assert list(responses["429"]["content"]) == [kind]
+    assert client.get("/x").headers["Content-Type"].startswith(kind)
+
+
+def test_body_that_needs_a_request_is_not_described(caplog):
+    responses, _ = responses_of(PathRateLimiter(1, 60), body=lambda result: {}["request"])
+    assert "content" not in responses["429"]
+    assert "body=" in caplog.text
+
+
+async def mine(request, error):
+    return PlainTextResponse("mine", status_code=429)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [429, ratekit.RateLimitExceeded, ratekit_fastapi.RateLimitExceeded, RatekitError],
+    ids=["status", "core", "front", "base"],
+)
+def test_body_of_a_handler_of_ones_own_is_not_described(kind):
+    responses, _ = responses_of(PathRateLimiter(1, 60), lambda app: app.add_exception_handler(kind, mine))
+    assert "content" not in responses["429"]
+
+
+BY_FIELD = PathRateLimiter(1, 60, by="json:email")
+REFUSING = ProjectRateLimiter(1, 60, anonymous="refuse")
+
+
+@pytest.mark.parametrize(
+    ("limiter", "options", "statuses"),
+    [
+        (PathRateLimiter(1, 60), {}, {"429"}),
+        (ProjectRateLimiter(1, 60), {}, {"429"}),
+        (REFUSING, {}, {"401", "429"}),
+        (ProjectRateLimiter(1, 60, anonymous="refuse", by="ip"), {}, {"429"}),
+        (BY_FIELD, {}, {"400", "413", "429"}),
+        (PathRateLimiter(1, 60, cost=lambda request: 1), {}, {"400", "429"}),
+        (PathRateLimiter(1, 60, on_outage="closed"), {}, {"429", "503"}),
+        (PathRateLimiter(1, 60), {"on_outage": "closed"}, {"429", "503"}),
+        (PathRateLimiter(1, 60, on_outage="open"), {"on_outage": "closed"}, {"429"}),
+        (PathRateLimiter(1, 60, mode="monitor", on_outage="closed"), {}, set()),
+        (PathRateLimiter(1, 60, mode="off"), {}, set()),
+    ],
+)
+def test_exactly_the_answers_that_can_occur_are_described(limiter, options, statuses):
+    responses, _ = responses_of(limiter, **options)
+    assert responses.keys() - {"200", "422"} == statuses
+
+
+def test_answers_that_are_described_are_sent(ratekit_store):
+    responses, client = responses_of(REFUSING)
+    assert client.get("/x").status_code == 401
+    assert list(responses["401"]["content"]) == [client.get("/x").headers["Content-Type"]]
+    responses, client = responses_of(PathRateLimiter(1, 60), store="redis://127.0.0.1:1", on_outage="closed")
+    answer = client.get("/x")
+    assert answer.status_code == 503
+    assert list(responses["503"]["content"]) == [answer.headers["Content-Type"]]
+    assert list(responses["503"]["headers"]) == ["Retry-After"]
+    responses, client = responses_of(BY_FIELD)
+    answer = client.request("GET", "/x", content=b"x" * 100_000, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 413
+    assert list(responses["413"]["content"]) == [answer.headers["Content-Type"]]

@@ -465,6 +465,56 @@ def test_address_limit_stands_beside_a_chain(api_of):
     assert api.ask(peer="192.0.2.8", headers={"X-API-Key": "key-0"}).status_code == 200
 
 
+def test_attempt_limit_counts_what_another_limit_refuses(api_of):
+    api = api_of({"default": "1/min", "attempt_limit": "5/min"})
+    answers = [api.ask() for _ in range(6)]
+    assert [answer.status_code for answer in answers] == [200] + [429] * 5
+    assert [answer.headers["ratelimit-limit"] for answer in answers] == ["1"] * 5 + ["5"]
+    look = RateLimiter().peek(Limit(5, 60), "ip:192.0.2.7", endpoint="attempts", cost=0)
+    assert look.request_count == 5
+    assert statuses(api, 1, peer="192.0.2.8") == [200]
+
+
+def test_address_limit_does_not_count_what_another_limit_refuses(api_of):
+    api = api_of({"default": "1/min", "address_limit": "5/min"})
+    assert statuses(api, 9) == [200] + [429] * 8
+    assert RateLimiter().peek(Limit(5, 60), "ip:192.0.2.7", endpoint="address", cost=0).request_count == 1
+
+
+def test_attempt_limit_counts_requests_that_cannot_be_read(api_of):
+    api = api_of({"default": "9/min", "by": "query:user", "attempt_limit": "3/min"})
+    assert statuses(api, 3, "/?user=a&user=b") == [400] * 3
+    assert statuses(api, 1, "/?user=a") == [429]
+
+
+def test_attempt_limit_stands_beside_address_limit(api_of):
+    api = api_of({"default": "1/min", "by": CHAIN, "address_limit": "2/min", "attempt_limit": "4/min"})
+    answers = [api.ask(headers={"X-API-Key": key}) for key in "aabcd"]
+    assert [answer.status_code for answer in answers] == [200, 429, 200, 429, 429]
+    assert [answer.headers["ratelimit-limit"] for answer in answers][-2:] == ["2", "4"]
+
+
+def test_attempt_limit_only_looks_while_monitoring(api_of):
+    api = api_of({"default": "9/min", "attempt_limit": "1/min", "mode": "monitor"})
+    assert statuses(api, 3) == [200] * 3
+
+
+def test_attempt_limit_counts_what_an_inner_front_refuses(api_of):
+    api = api_of({"default": "1/min"}, {"default": "9/min", "attempt_limit": "3/min"})
+    assert statuses(api, 5) == [200] + [429] * 4
+    assert RateLimiter().peek(Limit(3, 60), "ip:192.0.2.7", endpoint="attempts", cost=0).request_count == 3
+
+
+def test_attempt_limit_cannot_count_slots(middleware):
+    with pytest.raises(ConfigurationError, match="attempt_limit counts attempts"):
+        middleware(None, attempt_limit=ONE_SLOT)
+
+
+def test_attempt_limit_quiets_the_warning_of_claims(middleware, recwarn):
+    middleware(None, by="header:X-API-Key", attempt_limit="9/min")
+    assert not recwarn
+
+
 def test_headers_are_those_of_the_stricter_of_both_limits(api_of):
     api = api_of({"default": "10/min", "by": CHAIN, "address_limit": "3/min"})
     assert [api.ask(headers={"X-API-Key": "k"}).headers["ratelimit-limit"] for _ in range(2)] == ["3", "3"]
