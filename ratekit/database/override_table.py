@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection, Select, delete, func, insert, select, update
 
+from ratekit.database.override_rows import Change, OverrideRow
 from ratekit.database.schema import override_history, overrides, rules
 from ratekit.database.versions import note_deletion, raise_version
 
@@ -19,33 +20,6 @@ KIND = "override"  # of a deletion
 MAX_REQUESTS = "max_requests"
 _row, _past = overrides.c, override_history.c
 _endpoint = func.coalesce(_row.endpoint, rules.c.endpoint).label("endpoint")
-
-
-class OverrideRow(NamedTuple):
-    """An override as the database keeps it. fields are the numbers, under the names that they have in the store."""
-
-    subject: str
-    endpoint: str
-    fields: Mapping[str, str]
-    valid_until: datetime.datetime | None = None  # None: until it is deleted
-    set_by: str | None = None
-    reason: str | None = None
-    set_at: datetime.datetime | None = None
-    version: int = 0
-    tenant: str = ""
-
-
-class Change(NamedTuple):
-    """One entry of an override's history."""
-
-    action: str  # set, delete or expire
-    subject: str
-    endpoint: str
-    fields: Mapping[str, str]
-    valid_until: datetime.datetime | None
-    changed_by: str | None
-    reason: str | None
-    changed_at: datetime.datetime
 
 
 def put(connection: Connection, row: OverrideRow, now: datetime.datetime) -> OverrideRow:

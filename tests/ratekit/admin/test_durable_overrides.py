@@ -269,3 +269,19 @@ def test_nonsense_is_refused_by_name_and_nothing_is_written(on_sqlite, wrong, na
         on_sqlite.set(**ANN, **wrong)
     assert named in str(refused.value)
     assert on_sqlite.get(**ANN) is None
+
+
+def test_bad_row_of_others_does_not_hold_up_the_rest(on_sqlite, limiter, caplog):
+    rows = [
+        {"client_key": "", "endpoint": "/search", "max_requests": 1},
+        {"client_key": "user:ann", "endpoint": "/search", "max_requests": 7, "reason": "two\nlines " + "x" * 900},
+        {"client_key": "user:bob", "endpoint": "/search", "max_requests": -7, "fields": {"hour.max_requests": "oops"}},
+        {"client_key": "user:eve", "endpoint": "/search"},
+    ]
+    with on_sqlite._engine.begin() as connection:
+        for row in rows:
+            connection.execute(insert(schema.overrides).values(**row))
+    on_sqlite.copy()
+    assert [maximum(limiter, f"user:{name}") for name in ("ann", "bob", "eve")] == [7, 10, 10]
+    assert get_rate_limit_override(limiter, **ANN).note.startswith("two lines x")
+    assert "an override in the database is left out" in caplog.text
