@@ -55,18 +55,25 @@ def test_readme_has_no_line_that_is_too_long_to_read():
     assert [line for line in lines if len(line) > 125 and not line.startswith("|")] == []
 
 
+def _heed_ctrl_c() -> None:
+    """Undo what a shell does to the commands that it runs in the background: they ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextlib.contextmanager
 def example(name: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Run the server of an example project, and yield its URL and its process; Ctrl-C ends it without a traceback."""
     port = free_port()
     command = [sys.executable, "main.py", "--port", str(port)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    with subprocess.Popen(command, cwd=ROOT / "example_projects" / name, **pipes) as process:
+    folder = ROOT / "example_projects" / name
+    with subprocess.Popen(command, cwd=folder, preexec_fn=_heed_ctrl_c, **pipes) as process:
         try:
             yield f"http://127.0.0.1:{port}", process
-        finally:
             process.send_signal(signal.SIGINT)
             rest, _ = process.communicate(timeout=20)
+        finally:
+            process.kill()  # if it has not ended
     assert process.returncode == 0, rest
     assert "Traceback" not in rest, rest
 
