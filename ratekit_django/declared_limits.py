@@ -2,36 +2,89 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from ratekit.core.limits import Limit, Policy
+from ratekit.core.modes import RateLimitMode, weakest
 from ratekit.web.table import Rule, Rules
 from ratekit.web.url_rules import fits
 from ratekit.web.view_limit import ViewLimit
 from ratekit_django.conf import conf
 from ratekit_django.decorators import limits_of_view
-from ratekit_django.urls import Url, every_url
+from ratekit_django.urls import Url, every_url, operations_of
+
+_STRENGTHS = (RateLimitMode.OFF, RateLimitMode.MONITOR, RateLimitMode.ON)
+
+
+class _Declared(NamedTuple):
+    """A limit, on which URL, for which methods of its view (None: all)."""
+
+    url: Url
+    limit: ViewLimit
+    methods: Sequence[str] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return self.limit.endpoint or self.url.route
+
+    def counts(self, method: str) -> bool:
+        return self.limit.counts(method) and (self.methods is None or method in self.methods)
 
 
 class DeclaredRules(Rules):
-    """Finds what is limited under an endpoint: by decorators and mixins on views, and by RULES and DEFAULT."""
+    """Finds what is limited under an endpoint: by decorators, mixins and throttles on views, by RULES and DEFAULT.
+
+    An endpoint is what keys have: a URL pattern, or the scope under which throttles count several views together. A pattern
+    whose limits all count under another endpoint stands for the first of those.
+    """
 
     def at(self, method: str, path: str) -> Rule | None:
-        """Return the limits of an endpoint in one policy, None if nothing declares any."""
+        """Return the limits of an endpoint in one policy, with its mode; None if nothing declares any."""
+        found = [one for one in _declared() if one.counts(method) and path in (one.endpoint, one.url.route)]
+        if not found:
+            return None
+        endpoint = path if any(one.endpoint == path for one in found) else found[0].endpoint
         limits: dict[str, Limit] = {}
-        for url, limit in _declared():
-            if (limit.endpoint or url.route) == path and limit.counts(method):
-                found = limit.policy_on(method, url.operation).limits
-                limits |= {one.name: one for one in found if one.name not in limits}
-        return Rule(endpoint=path, policy=Policy(path, limits.values())) if limits else None
+        counted = [one for one in found if one.endpoint == endpoint]
+        for one in counted:
+            limits = {limit.name: limit for limit in one.limit.policy_on(method, one.url.operation).limits} | limits
+        return Rule(endpoint=endpoint, policy=Policy(endpoint, limits.values()), mode=_mode_of(counted))
 
 
-def _declared() -> Iterator[tuple[Url, ViewLimit]]:
+def _mode_of(declared: Sequence[_Declared]) -> RateLimitMode | None:
+    """Return the mode that the project sets for limits: the strongest of theirs, or RATEKIT["MODE"] if that is weaker."""
+    own = max((one.limit.mode or RateLimitMode.ON for one in declared), key=_STRENGTHS.index)
+    mode = own if conf.mode is None else weakest(own, conf.mode)
+    return None if mode is RateLimitMode.ON and conf.mode is None else mode
+
+
+def _declared() -> Iterator[_Declared]:
     for url in every_url():
         rules = [limit for key, limit in conf.rules.table if limit is not None and fits(key, url.route, url.name)]
-        for limit in [*limits_of_view(url.view), *rules]:
-            yield url, limit
-    yield from ((Url(limit.endpoint, "", None), limit) for limit in conf.rules.limits if limit.endpoint is not None)
+        for limit in [*limits_of_view(url.view), *_limits_of_drf(url.view), *rules]:
+            yield _Declared(url, limit)
+        yield from _declared_by_ninja(url)
+    for limit in conf.rules.limits:
+        if limit.endpoint is not None:
+            yield _Declared(Url(limit.endpoint, "", None), limit)
+
+
+def _limits_of_drf(view: Any) -> Sequence[ViewLimit]:
+    """Return the limits of throttles, if the project uses ours in Django REST framework."""
+    drf = sys.modules.get("ratekit_django.drf")
+    declared = None if drf is None else drf.declared_view(view)
+    return [] if declared is None else declared.limits()
+
+
+def _declared_by_ninja(url: Url) -> Iterator[_Declared]:
+    """Yield what limits the operations of a path of Django Ninja: throttles, and decorators on their functions."""
+    for operation in operations_of(url.view):
+        throttles = (getattr(throttle, "limit", None) for throttle in operation.throttle_objects)
+        limits = [limit for limit in throttles if isinstance(limit, ViewLimit)]
+        for limit in [*limits, *limits_of_view(operation.view_func)]:
+            yield _Declared(url, limit, operation.methods)
 
 
 declared = DeclaredRules()

@@ -25,9 +25,7 @@ class Url(NamedTuple):
 
         None: the view is not one of Ninja's, and declares no methods.
         """
-        if getattr(self.view, "__module__", None) != "ninja.operation":
-            return None
-        found = (operation.methods for operation in _operations(self.view) if method in operation.methods)
+        found = (operation.methods for operation in operations_of(self.view) if method in operation.methods)
         return next(found, None)
 
 
@@ -65,8 +63,10 @@ def every_url(resolver: URLResolver | None = None, before: str = "", names: tupl
             yield Url(route_of(route), ":".join([*names, pattern.name or pattern.lookup_str]), pattern.callback)
 
 
-def _operations(view: Any) -> Sequence[Any]:
-    """Return the operations of a view of Ninja's: a method of its PathView, or a function that refers to it."""
+def operations_of(view: Any) -> Sequence[Any]:
+    """Return the operations of a view of Ninja's (a method of its PathView, or a function that refers to it), else none."""
+    if getattr(view, "__module__", None) != "ninja.operation":
+        return ()
     owners = [getattr(view, "__self__", None), *(cell.cell_contents for cell in getattr(view, "__closure__", None) or ())]
     return next((owner.operations for owner in owners if hasattr(owner, "operations")), ())
 

@@ -25,7 +25,8 @@ def explain(session: Session, endpoint: str, subject: str, cost: int, rates: tup
     """Explain which rule, limit, override, mode and counters decide a request of SUBJECT on ENDPOINT now. Nothing is spent.
 
     The limits are known to the application: give them by --limit or --rules. Without them, it shows what is in the store.
-    The mode is that of this process's environment and of the store: the application's environment may have another one.
+    The mode is the weakest of those in this process's environment, in the store, and of the rule. The application's
+    environment may have another one.
 
     \b
     Examples:
@@ -37,7 +38,13 @@ def explain(session: Session, endpoint: str, subject: str, cost: int, rates: tup
         _show_store(session, endpoint, subject)
         return
     explanation = admin_explain.explain(
-        session.limiter, question.policy, subject, endpoint=question.endpoint, cost=cost, rule=question.rule
+        session.limiter,
+        question.policy,
+        subject,
+        endpoint=question.endpoint,
+        cost=cost,
+        rule=question.rule,
+        mode=question.mode,
     )
     word = coloured("refused" if explanation.is_refused else "allowed")
     session.answer(explanation.as_dict(), [word, str(explanation)])

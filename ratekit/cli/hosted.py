@@ -10,9 +10,9 @@ from typing import NamedTuple
 import click
 
 from ratekit.cli import program
+from ratekit.cli.session import rule_of
 from ratekit.core.errors import ConfigurationError
 from ratekit.stores import URL_VARIABLE
-from ratekit.web.methods import split_method
 from ratekit.web.table import Rules
 
 _ASKING = ("check", "explain", "inspect")
@@ -57,7 +57,6 @@ def _with_limits(arguments: list[str], host: Host) -> list[str]:
 
 def _is_declared(argument: str, declared: Rules) -> bool:
     try:
-        method, endpoint = split_method(argument, "the endpoint")
+        return rule_of(declared, argument) is not None
     except ConfigurationError:
         return False  # an argument of another kind
-    return declared.at(method or "GET", endpoint) is not None

@@ -19,6 +19,7 @@ from ratekit.core.errors import ConfigurationError
 from ratekit.core.keys import DEFAULT_PREFIX
 from ratekit.core.limit_text import parse_seconds
 from ratekit.core.limits import Policy
+from ratekit.core.modes import RateLimitMode
 from ratekit.core.outages import OnOutage
 from ratekit.limiter.limiters import RateLimiter
 from ratekit.web.methods import split_method
@@ -101,6 +102,7 @@ class Question(NamedTuple):
     endpoint: str
     policy: Policy | None
     rule: str | None = None
+    mode: RateLimitMode | None = None  # that the application sets for it
 
 
 def question_of(endpoint: str, rates: Sequence[str], rules: str | None) -> Question:
@@ -146,7 +148,7 @@ def _question_by_rules(endpoint: str, where: str) -> Question:
     rule = rule_of(rules, endpoint)
     if rule is None:
         raise click.UsageError(f"--rules {where!r} has no limits for {endpoint!r}")
-    return Question(rule.endpoint, rule.policy, rule.endpoint)
+    return Question(rule.endpoint, rule.policy, rule.endpoint, rule.mode)
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg]

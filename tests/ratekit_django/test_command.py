@@ -13,9 +13,13 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.http import HttpResponse
 from django.urls import path
+from ninja import NinjaAPI
+from rest_framework.response import Response
+from rest_framework.views import APIView
 
+from ratekit import Limit
 from ratekit.admin.fleet_mode import get_fleet_mode
-from ratekit_django import rate_limit
+from ratekit_django import drf, ninja, rate_limit
 from ratekit_django.conf import conf
 from ratekit_django.declared_limits import declared
 from support.servers import free_port
@@ -130,3 +134,92 @@ def test_command_line_has_the_exit_codes_of_ratekit(tmp_path, redis_server):
     assert (wrong.returncode, "Traceback" in wrong.stderr, "audit" in wrong.stderr) == (2, False, True)
     wrong = from_shell(tmp_path, "mode", STORE_URL="mysql://x")
     assert (wrong.returncode, "Traceback" in wrong.stderr, "mysql://x" in wrong.stderr) == (2, False, True)
+
+
+@pytest.mark.parametrize(
+    ("mode", "outcome"), [("on", "is refused"), ("monitor", "passes, as the mode is monitor"), ("off", "off")]
+)
+def test_explain_honours_the_mode_of_the_settings(client, settings, mode, outcome):
+    for _ in range(2):
+        client.get("/x/")
+    settings.RATEKIT = settings.RATEKIT | {"MODE": mode}
+    told = json.loads(manage("explain", *WHO, "--json"))
+    assert (told["mode"], told["refused"]) == (mode, mode == "on")
+    assert outcome in told["outcome"]
+    assert client.get("/x/").status_code == (429 if mode == "on" else 200)
+
+
+@pytest.mark.parametrize(("own", "setting", "expected"), [("monitor", None, "monitor"), ("monitor", "off", "off")])
+def test_explain_honours_the_mode_of_a_view(site, redis_server, own, setting, expected):
+    view = rate_limit(limits="1/min", by="ip", mode=own)(lambda request: HttpResponse())
+    site(path("x/", view), STORE_URL=f"{redis_server.url}/2?socket_timeout=5", MODE=setting)
+    assert json.loads(manage("explain", *WHO, "--json"))["mode"] == expected
+
+
+def test_explain_says_on_where_one_of_several_limits_is_enforced(site, redis_server):
+    view = rate_limit(limits="9/h", by="ip")(
+        rate_limit(limits="1/min", by="ip", mode="monitor")(lambda request: HttpResponse())
+    )
+    site(path("x/", view), STORE_URL=f"{redis_server.url}/2?socket_timeout=5")
+    assert json.loads(manage("explain", *WHO, "--json"))["mode"] == "on"
+
+
+def test_limits_of_a_method_are_known_without_its_name(site, redis_server):
+    view = rate_limit(limits="3/min", by="ip", methods=["POST"])(lambda request: HttpResponse())
+    site(path("x/", view), STORE_URL=f"{redis_server.url}/2?socket_timeout=5").post("/x/")
+    assert json.loads(manage("inspect", *WHO, "--json"))["limits"][0]["remaining"] == 2
+
+
+class Open(APIView):
+    authentication_classes = ()
+
+    def get(self, request):
+        return Response({})
+
+    post = get
+
+
+class ByAddress(Open):
+    throttle_classes = (drf.RateLimitThrottle.of("5/min", by="ip"),)
+
+
+class ByScope(Open):
+    throttle_classes = (drf.ScopedRateLimitThrottle,)
+    throttle_scope = "burst"
+
+
+@pytest.mark.parametrize(
+    ("view", "asked", "endpoint"),
+    [(ByAddress, "/x/", "/x/"), (ByScope, "burst", "burst"), (ByScope, "/x/", "burst")],
+    ids=["own counter", "scope", "pattern of a scope"],
+)
+def test_explain_and_inspect_know_throttles_of_django_rest_framework(site, redis_server, settings, view, asked, endpoint):
+    settings.REST_FRAMEWORK = settings.REST_FRAMEWORK | {"DEFAULT_THROTTLE_RATES": {"burst": "5/min"}}
+    client = site(path("x/", view.as_view()), STORE_URL=f"{redis_server.url}/2?socket_timeout=5")
+    assert client.get("/x/").status_code == 200
+    for command in ("explain", "inspect"):
+        told = json.loads(manage(command, asked, "ip:203.0.113.7", "--json"))
+        assert told["endpoint"] == endpoint
+        assert [(limit["max_requests"], limit["used"]) for limit in told["limits"]] == [(5, 1)]
+
+
+def test_explain_and_inspect_know_operations_of_django_ninja(site, redis_server):
+    api = NinjaAPI(urls_namespace="command")
+    api.get("/x", throttle=[ninja.RateLimitThrottle("5/min", by="ip")])(lambda request: {})
+    api.post("/x", throttle=[ninja.RateLimitThrottle("3/min", by="ip")])(lambda request: {})
+    api.put("/x")(rate_limit(limits="2/min", by="ip")(lambda request: {}))
+    api.delete("/x")(lambda request: {})
+    client = site(path("api/", api.urls), STORE_URL=f"{redis_server.url}/2?socket_timeout=5")
+    for method, most, name in (("GET", 5, "60s"), ("POST", 3, "post-60s"), ("PUT", 2, "put-60s")):
+        assert client.generic(method, "/api/x").status_code == 200
+        for command in ("explain", "inspect"):
+            told = json.loads(manage(command, f"{method} /api/x", "ip:203.0.113.7", "--json"))
+            limits = [(limit["name"], limit["max_requests"], limit["used"]) for limit in told["limits"]]
+            assert limits == [(name, most, 1)]
+    assert "limits" not in json.loads(manage("inspect", "DELETE /api/x", "ip:203.0.113.7", "--json"))
+
+
+def test_inspect_shows_counts_of_what_nothing_declares(client):
+    conf.limiter().check(Limit(9, 60), "ann", endpoint="by hand", cost=4)
+    (counter,) = json.loads(manage("inspect", "by hand", "ann", "--json"))["counters"]
+    assert (counter["limit"], counter["used"], counter["is_exact"]) == ("60s", 4, True)
