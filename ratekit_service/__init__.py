@@ -1,0 +1,1 @@
+"""ratekit as a service."""
