@@ -39,7 +39,7 @@ OF_RULES = {"pydantic", "pydantic_core", "yaml", "pymongo"}  # what only documen
 
 
 def modules(root: Path = ROOT) -> dict[str, Path]:
-    packages = ("ratekit", "ratekit_django", "ratekit_fastapi")
+    packages = ("ratekit", "ratekit_django", "ratekit_fastapi", "ratekit_service")
     files = [path for package in packages for path in (root / package).rglob("*.py")]
     return {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
 

@@ -1,1 +1,1 @@
-"""Envoy's rate limit service, `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit`: one function of bytes, and its hosts."""
+"""Envoy's rate limit service, `envoy.service.ratelimit.v3.RateLimitService`: one function of bytes, and its hosts."""

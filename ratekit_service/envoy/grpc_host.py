@@ -54,7 +54,9 @@ class GrpcServer:
     ) -> None:
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=_options(max_connection_age))
-        handlers = {"ShouldRateLimit": grpc.unary_unary_rpc_method_handler(_handler(service.should_rate_limit))}
+        handlers: dict[str, Any] = {
+            "ShouldRateLimit": grpc.unary_unary_rpc_method_handler(_handler(service.should_rate_limit))
+        }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)

@@ -1,6 +1,6 @@
-"""From the bytes of a request to its checks: what ShouldRateLimit has to decide, and where each descriptor's status comes from.
+"""From the bytes of a request to a plan: the checks to decide, and where the status of each descriptor comes from.
 
-All descriptors of a request are decided together. What was made of some bytes is kept, as Envoy sends the same bytes for each
+All descriptors of a request are decided together. The plan of some bytes is kept, as Envoy sends the same bytes for each
 request of a client on a route.
 """
 

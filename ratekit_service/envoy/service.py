@@ -85,7 +85,7 @@ class RateLimitService:
         self, places: Sequence[Place], parts: Sequence[RateLimitResult | None], *, is_refused: bool
     ) -> Iterable[bytes]:
         """Return the header lines of the most restrictive descriptor, and the name of its rule."""
-        named = [(place.name, part) for place, part in zip(places, parts, strict=True) if part is not None]
+        named = [(place.name, part) for place, part in zip(places, parts, strict=True) if part is not None and part.is_shown]
         binding = header_lines.shown([part for _, part in named])
         if binding is None:
             return []
@@ -103,24 +103,21 @@ _SAFE = "!#$%&'()*+,/:;=?@[]^`{|}~ "  # what a header may have beside letters an
 
 def _observed(flow: Flow, results: list[RateLimitResult | None]) -> Generator[Step, Any, Verdict]:
     """Drive a flow, and take note of the result of each group; None for one that could not be decided."""
-    step = next(flow)
-    while True:
-        is_group = type(step) is Decide
-        try:
-            answer = yield step
-        except RatekitError as error:
-            if is_group:
-                results.append(None)
-            action, value = flow.throw, error
-        else:
-            if is_group:
-                results.append(answer)
-            action, value = flow.send, answer
-        try:
-            step = action(value)
-        except StopIteration as end:
-            verdict: Verdict = end.value
-            return verdict
+    try:
+        step = next(flow)
+        while True:
+            is_group = type(step) is Decide
+            try:
+                answer = yield step
+            except RatekitError as error:
+                results += [None] if is_group else []
+                step = flow.throw(error)
+            else:
+                results += [answer] if is_group else []
+                step = flow.send(answer)
+    except StopIteration as end:
+        verdict: Verdict = end.value
+        return verdict
 
 
 def _result(place: Place, results: Sequence[RateLimitResult | None]) -> RateLimitResult | None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from ratekit.core.errors import ConfigurationError, MissingExtraError
+from ratekit.core.errors import DocumentError, MissingExtraError
+from ratekit.rules.problems import shown
 
 MOST_BYTES = 32 * 1024 * 1024
 MOST_DESCRIPTORS = 100_000  # of a file, with every alias counted as often as it stands there
@@ -80,25 +81,25 @@ class DescriptorFile:
 
     @classmethod
     def load(cls, path: str | Path) -> DescriptorFile:
-        """Read a file. Raises ConfigurationError with every fault and its place."""
+        """Read a file. Raises DocumentError with every fault and its place."""
         try:
             text = Path(path).read_bytes()
         except OSError as error:
-            raise ConfigurationError(f"the file {str(path)!r} cannot be read: {error.strerror}") from None
+            raise DocumentError([f"the file cannot be read: {error.strerror}"], str(path)) from None
         return cls.parse(text, str(path))
 
     @classmethod
     def parse(cls, text: str | bytes, name: str = "the file") -> DescriptorFile:
-        """Read the text of a file. Raises ConfigurationError with every fault and its place."""
+        """Read the text of a file. Raises DocumentError with every fault and its place."""
         return cls.of(_values(text, name), name)
 
     @classmethod
     def of(cls, values: Any, name: str = "the file") -> DescriptorFile:
-        """Make a file of its values. Raises ConfigurationError with every fault and its place."""
+        """Make a file of its values. Raises DocumentError with every fault and its place."""
         reader = _Reader()
         file = reader.file(values)
         if reader.problems:
-            raise ConfigurationError(f"{name}: " + "; ".join(reader.problems))
+            raise DocumentError(reader.problems, name)
         return file
 
 
@@ -129,7 +130,9 @@ class _Reader:
             here = f"{place}[{index}]"
             self._count += 1
             if self._count > MOST_DESCRIPTORS or depth > MOST_DEPTH:
-                self._fault(here, f"the file has more than {MOST_DESCRIPTORS} descriptors, or is nested over {MOST_DEPTH} deep")
+                self._fault(
+                    here, f"the file has more than {MOST_DESCRIPTORS} descriptors, or is nested over {MOST_DEPTH} deep"
+                )
                 break
             descriptor = self._descriptor(item, here, depth)
             if (descriptor.key, descriptor.value) in found:
@@ -184,7 +187,7 @@ class _Reader:
 
     def _fields(self, values: Any, place: str, known: set[str]) -> dict[str, Any]:
         if not isinstance(values, Mapping):
-            self._fault(place or "the document", f"{_shown(values)} is not a mapping with {', '.join(sorted(known))}")
+            self._fault(place or "the document", f"{shown(values)} is not a mapping with {', '.join(sorted(known))}")
             return {}
         for name in values:
             if name not in known:
@@ -195,7 +198,7 @@ class _Reader:
         if values is None or values == "":
             return iter(())
         if not isinstance(values, list | tuple):
-            self._fault(place, f"{_shown(values)} is not a list")
+            self._fault(place, f"{shown(values)} is not a list")
             return iter(())
         return iter(values)
 
@@ -206,7 +209,7 @@ class _Reader:
         if isinstance(value, bool):
             return str(value).lower()
         if not isinstance(value, str | int | float):
-            self._fault(f"{place}.{name}".lstrip("."), f"{_shown(value)} is not a text")
+            self._fault(f"{place}.{name}".lstrip("."), f"{shown(value)} is not a text")
             return ""
         return str(value)
 
@@ -224,15 +227,10 @@ class _Reader:
         self.problems.append(f"{place}: {sentence}")
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:59] + "…"
-
-
 def _values(text: str | bytes, name: str) -> Any:
     """Return the values of a YAML text, with every scalar as it is written."""
     if len(text) > MOST_BYTES:
-        raise ConfigurationError(f"{name}: it has {len(text)} bytes, and at most {MOST_BYTES} are read")
+        raise DocumentError([f"it has {len(text)} bytes, and at most {MOST_BYTES} are read"], name)
     try:
         import yaml
     except ImportError:
@@ -257,6 +255,6 @@ def _loaded(load: Callable[[], Value], error_type: type[Exception], name: str) -
     except error_type as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark is not None else ""
-        raise ConfigurationError(f"{name}: it is not YAML{where}: {getattr(error, 'problem', None) or error}") from None
+        raise DocumentError([f"it is not YAML{where}: {getattr(error, 'problem', None) or error}"], name) from None
     except (RecursionError, TypeError) as error:  # nested too deep, or a list as a key
-        raise ConfigurationError(f"{name}: it is not a file of descriptors: {error}") from None
+        raise DocumentError([f"it is not a file of descriptors: {error}"], name) from None
