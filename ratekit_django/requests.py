@@ -23,7 +23,7 @@ from ratekit.web.client_address import TrustedProxies
 from ratekit.web.decide import LEDGER, Ledger
 from ratekit.web.identity import KeyFunction, body_too_long
 from ratekit.web.parsers import MULTIPART, cookie_texts
-from ratekit.web.requests import WsgiRequest, asgi_header_lines
+from ratekit.web.requests import WsgiRequest, asgi_header_lines, principal_of
 
 _STATE = "ratekit"
 
@@ -48,6 +48,11 @@ class DjangoRequest(WsgiRequest):
     def application_request(self) -> Any:
         """The request itself: Django's, or that of Django REST framework."""
         return self._request
+
+    @property
+    def principal(self) -> str | None:
+        """The user of Django's AuthenticationMiddleware."""
+        return principal_of(getattr(self._request, "user", None))
 
     def header_lines(self, name: str) -> Sequence[str]:
         """Return every line of a header; under WSGI, the server has joined them."""

@@ -14,7 +14,7 @@ from ratekit.admin import fleet_mode
 from ratekit.core import events, modes
 from ratekit.web.client_address import proxy_watch
 from ratekit.web.identity import limited_by_address, passes
-from support import databases, servers
+from support import databases, mongo, servers
 
 # The same examples in every run, on machines that may be busy; RATEKIT_FUZZ=N (make fuzz) draws others each time.
 settings.register_profile("ratekit", deadline=None, database=None, derandomize="RATEKIT_FUZZ" not in os.environ)
@@ -26,6 +26,7 @@ def _stop_servers() -> Iterator[None]:
     yield
     servers.stop_servers()
     databases.stop_databases()
+    mongo.stop_mongo()
 
 
 @pytest.fixture(params=servers.SERVERS)
@@ -73,7 +74,7 @@ def _clean_modes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _clean_listeners() -> Iterator[None]:
     """What a test has installed listens no more after it."""
-    hooks = (events.decisions, events.store_changes, events.unlimited)
+    hooks = (events.decisions, events.store_changes, events.unlimited, events.rules_changes, events.rule_lookups)
     before = [hook.listeners for hook in hooks]
     yield
     for hook, listeners in zip(hooks, before, strict=True):

@@ -167,6 +167,33 @@ class Loss(NamedTuple):
     records: int
 
 
+class RulesOutcome(StrEnum):
+    """What came of a look at the source of the rules."""
+
+    LOADED = "loaded"  # a document is in force
+    REFUSED = "refused"  # the document makes no sense: the one before stays
+    UNAVAILABLE = "unavailable"  # the source does not answer: the document before stays
+    RECOVERED = "recovered"  # the source answers again, with the document that is in force
+
+
+class RulesChange(NamedTuple):
+    """What came of a look at the source of the rules, if it differs from the look before."""
+
+    origin: str  # without secrets
+    outcome: RulesOutcome
+    version: str | None  # in force now; None: a default
+    rules: int = 0  # how many are in force
+    reason: str = ""
+
+
+class RuleLookups(NamedTuple):
+    """How often rules were looked up since the event before, and how often the answer was not known from an earlier one."""
+
+    origin: str
+    hits: int
+    misses: int
+
+
 class Hook(Generic[Event]):
     """The listeners of one kind of event. While there are none, no event needs to be made."""
 
@@ -202,6 +229,8 @@ decisions: Hook[Decision] = Hook()
 store_changes: Hook[StoreChange] = Hook()
 unlimited: Hook[Unlimited] = Hook()
 losses: Hook[Loss] = Hook()
+rules_changes: Hook[RulesChange] = Hook()
+rule_lookups: Hook[RuleLookups] = Hook()
 
 
 def on_decision(listener: Callable[[Decision], object]) -> Remove:
@@ -222,6 +251,16 @@ def on_unlimited(listener: Callable[[Unlimited], object]) -> Remove:
 def on_loss(listener: Callable[[Loss], object]) -> Remove:
     """Call a listener when records were dropped. Returns a function that removes it."""
     return losses.add(listener)
+
+
+def on_rules_change(listener: Callable[[RulesChange], object]) -> Remove:
+    """Call a listener when rules are loaded or refused, or their source goes away or comes back. Returns a remover."""
+    return rules_changes.add(listener)
+
+
+def on_rule_lookups(listener: Callable[[RuleLookups], object]) -> Remove:
+    """Call a listener every few seconds with how often rules were looked up. Returns a function that removes it."""
+    return rule_lookups.add(listener)
 
 
 def all_of(*removers: Remove) -> Remove:

@@ -78,6 +78,11 @@ def copied_overrides_key(prefix: str, tenant: str = "") -> str:
     return f"{prefix}_copied_overrides" + (f":{_part('tenant', tenant)}" if tenant else "")
 
 
+def rules_key(prefix: str, name: str) -> str:
+    """Return the key of a document of rules, which is also the channel that announces its changes."""
+    return f"{prefix}_rules:{{{_part('name', name)}}}"
+
+
 def report_key(prefix: str, endpoint: str, day: int, limit: str, kind: str) -> str:
     """Return one of the keys in which the report records a limit on an endpoint for a day."""
     return f"{report_index_key(prefix)}:{{{_part('endpoint', endpoint)}}}:{day}:{limit}:{kind}"

@@ -52,7 +52,8 @@ def telling_outages() -> Iterator[None]:
 
 def _made(create: Any, url: URL, options: dict[str, Any]) -> Any:
     try:
-        return create(url, **(_pool_of(url) | {"connect_args": _connect_arguments(url)} | options))
+        pool = {} if "poolclass" in options else _pool_of(url)
+        return create(url, **(pool | {"connect_args": _connect_arguments(url)} | options))
     except ImportError:
         raise MissingExtraError(f"{url.drivername}://", urls.extra_of(url)) from None
 

@@ -13,12 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
-from ratekit.core.cache import Cache
 from ratekit.rules.affixes import AffixIndex
 from ratekit.rules.document import Match
+from ratekit.web.exemptions import plain_path
 from ratekit.web.patterns import Pattern
 
-_MOST_FOUND, _LONGEST_FOUND = 4096, 400
 _PRESENT = "*"  # the value of a header that only has to be there
 _PARAMETERS = re.compile(r"\{[^{}]*\}|<[^<>]*>")
 _SEVERAL = re.compile(r"\{\w+:path\}|<path:\w+>")
@@ -66,12 +65,6 @@ class Index:
         self._paths = _Paths()
         for position, one in enumerate(candidates):
             self._add(position, one.match, one.is_final)
-        self.found: Cache[Facts, tuple[int, ...]] = Cache(self._look, _MOST_FOUND, _is_short)
-        self.misses = 0
-
-    def find(self, facts: Facts) -> tuple[int, ...]:
-        """Return the positions of the rules that match, up to the first that no later one is asked after."""
-        return self.found[facts]
 
     def _add(self, position: int, match: Match, is_final: bool) -> None:
         wanted = sorted((self.header_names.index(name.lower()), values) for name, values in match.headers.items())
@@ -90,8 +83,8 @@ class Index:
                 if not bucket or not (self._finals[bucket[-1]] or bucket[-1] == position):
                     bucket.append(position)
 
-    def _look(self, facts: Facts) -> tuple[int, ...]:
-        self.misses += 1
+    def find(self, facts: Facts) -> tuple[int, ...]:
+        """Return the positions of the rules that match, up to the first that no later one is asked after."""
         positions = sorted({position for shape in self._shapes for position in self._in_shape(shape, facts)})
         last = next((at for at, position in enumerate(positions) if self._finals[position]), len(positions))
         return tuple(positions[: last + 1])
@@ -133,18 +126,8 @@ def _method_tokens(method: str | None) -> list[str]:
 
 def _endpoint_tokens(facts: Facts) -> list[str]:
     """Return the endpoint, and the path, which is the endpoint where the front knows no other."""
-    path = None if facts.path is None else normalized(facts.path)
+    path = None if facts.path is None else plain_path(facts.path)
     return list(dict.fromkeys(text for text in (facts.endpoint, path) if text))
-
-
-def normalized(path: str) -> str:
-    """Return a path without doubled slashes, and without one at its end."""
-    return "/" + re.sub(r"/+", "/", path).strip("/")
-
-
-def _is_short(facts: Facts, _: object) -> bool:
-    texts = (facts.method, facts.path, facts.endpoint, facts.host, *facts.headers)
-    return sum(len(text) for text in texts if text) <= _LONGEST_FOUND
 
 
 class _Paths:
@@ -181,7 +164,7 @@ class _Paths:
         """Return the tokens of the patterns that a path fits."""
         if path is None:
             return []
-        path = normalized(path)
+        path = plain_path(path)
         found = [path] if path in self._exact else []
         found += self._tree.find([] if path == "/" else path.split("/")[1:])
         return found + [token for pattern, token in self._others.find(path) if pattern.matches(path)]

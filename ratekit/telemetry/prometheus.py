@@ -12,7 +12,18 @@ from typing import Any
 
 from ratekit.core import events
 from ratekit.core.errors import MissingExtraError
-from ratekit.core.events import Decision, Loss, Outcome, Remove, StoreChange, StoreState, Unlimited
+from ratekit.core.events import (
+    Decision,
+    Loss,
+    Outcome,
+    Remove,
+    RuleLookups,
+    RulesChange,
+    RulesOutcome,
+    StoreChange,
+    StoreState,
+    Unlimited,
+)
 
 try:
     import prometheus_client
@@ -58,6 +69,7 @@ class Metrics:
             multiprocess_mode="livesum",
             registry=registry,
         )
+        self._rules = RulesMetrics(registry)
         self._remove: list[Remove] = []
 
     def listen(self) -> Remove:
@@ -68,6 +80,8 @@ class Metrics:
             events.on_store_change(self.note_state),
             events.on_unlimited(self.count_unlimited),
             events.on_loss(self.count_loss),
+            events.on_rules_change(self._rules.note_change),
+            events.on_rule_lookups(self._rules.count_lookups),
         ]
         return self._end
 
@@ -97,3 +111,63 @@ class Metrics:
         """Set the state of a store."""
         for state in StoreState:
             self._states.labels(change.store, state).set(state == change.state)
+
+
+class RulesMetrics:
+    """The metrics of rules that come from documents."""
+
+    def __init__(self, registry: prometheus_client.CollectorRegistry) -> None:
+        gauge = prometheus_client.Gauge
+        self._looks = prometheus_client.Counter(
+            "ratekit_rules_changes_total",
+            "Documents of rules that were loaded or refused, and outages of their source.",
+            ["source", "outcome"],
+            registry=registry,
+        )
+        self._lookups = prometheus_client.Counter(
+            "ratekit_rule_lookups_total",
+            "Lookups of the rules of a request, by whether the rule cache had the answer.",
+            ["cache"],
+            registry=registry,
+        )
+        self._in_force = gauge(
+            "ratekit_rules_in_force",
+            "How many rules of this version are in force.",
+            ["source", "version"],
+            multiprocess_mode="mostrecent",
+            registry=registry,
+        )
+        self._loaded_at = gauge(
+            "ratekit_rules_loaded_timestamp_seconds",
+            "When the rules in force were loaded.",
+            ["source"],
+            multiprocess_mode="mostrecent",
+            registry=registry,
+        )
+        self._trouble = gauge(
+            "ratekit_rules_trouble",
+            "1 while the newest document is refused, or the source does not answer.",
+            ["source"],
+            multiprocess_mode="max",
+            registry=registry,
+        )
+        self._versions: dict[str, str] = {}
+
+    def note_change(self, change: RulesChange) -> None:
+        """Note which rules are in force, and whether their source is in trouble."""
+        self._looks.labels(change.origin, change.outcome).inc()
+        in_trouble = change.outcome in (RulesOutcome.REFUSED, RulesOutcome.UNAVAILABLE)
+        self._trouble.labels(change.origin).set(in_trouble)
+        if change.outcome is not RulesOutcome.LOADED:
+            return
+        version = change.version or "default"
+        if (before := self._versions.get(change.origin)) not in (None, version):
+            self._in_force.labels(change.origin, before).set(0)
+        self._versions[change.origin] = version
+        self._in_force.labels(change.origin, version).set(change.rules)
+        self._loaded_at.labels(change.origin).set_to_current_time()
+
+    def count_lookups(self, lookups: RuleLookups) -> None:
+        """Count lookups."""
+        self._lookups.labels("hit").inc(lookups.hits)
+        self._lookups.labels("miss").inc(lookups.misses)

@@ -313,7 +313,7 @@ def _claimed(
         value = read(request)
         if value is not None and normalized is not None:
             value = _checked_text(normalized(value))
-        return None if value is None else f"{label}:{value if plain else _hashed(value)}"
+        return None if value is None else f"{label}:{value if plain else hashed(value)}"
 
     wants_body = _is_form if kind == "form" else None
     needs_body = kind in ("json", "form")
@@ -324,7 +324,8 @@ def _is_form(request: FrontRequest) -> bool:
     return request.media_type.is_form
 
 
-def _hashed(value: str) -> str:
+def hashed(value: str) -> str:
+    """Return what stands for a value that a client sends, in subjects. RATE_LIMIT_HASH_KEY is the key of the hash."""
     return _hasher(os.environ.get(KEY_VARIABLE, ""))(value)
 
 

@@ -36,6 +36,11 @@ class FrontRequest(ABC):
         """What callables of the application get: the framework's request, or this one where there is no framework."""
         return self
 
+    @property
+    def principal(self) -> str | None:
+        """The user that was authenticated before, None if there is none."""
+        return None
+
     @abstractmethod
     def header_lines(self, name: str) -> Sequence[str]:
         """Return every line of a header, in order; the name is in lower case."""
@@ -130,6 +135,20 @@ class FrontRequest(ABC):
         return not self.proxies.is_given and proxy_watch.is_watching(self.peer)
 
 
+def principal_of(user: Any) -> str | None:
+    """Return the id of a user object of Starlette or Django; None for nobody, and for an anonymous one."""
+    if user is None or not getattr(user, "is_authenticated", True):
+        return None
+    for name in ("pk", "identity", "username"):
+        try:
+            found = getattr(user, name, None)
+        except NotImplementedError:  # the base class of Starlette's users has no identity
+            continue
+        if found is not None and found != "":
+            return str(found)
+    return None
+
+
 def asgi_path(scope: Mapping[str, Any]) -> str:
     """Return the path of a scope, without the part that a mount has taken."""
     path: str = scope["path"]
@@ -166,6 +185,11 @@ class AsgiRequest(FrontRequest):
         """The scope."""
         return self._scope
 
+    @property
+    def principal(self) -> str | None:
+        """The user that Starlette's AuthenticationMiddleware, or one like it, has put into the scope."""
+        return principal_of(self._scope.get("user"))
+
     def header_lines(self, name: str) -> Sequence[str]:
         """Return every line of a header."""
         return asgi_header_lines(self._scope, name)
@@ -196,6 +220,11 @@ class WsgiRequest(FrontRequest):
     def native(self) -> Any:
         """The environ."""
         return self._environ
+
+    @property
+    def principal(self) -> str | None:
+        """The user that the server has authenticated."""
+        return self._environ.get("REMOTE_USER") or None
 
     def header_lines(self, name: str) -> Sequence[str]:
         """Return a header, its lines joined by the server."""

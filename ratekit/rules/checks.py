@@ -1,0 +1,122 @@
+"""From the rules of a document and a request to checks: who asks, which limits that key has, what the request costs.
+
+A flow, like the engine that decides its checks, so that bodies and functions of the application may be awaited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from ratekit.core import clock
+from ratekit.core.errors import RatekitError, UnusableRequestError
+from ratekit.core.modes import RateLimitMode, weakest
+from ratekit.rules.compiled import DocumentRule
+from ratekit.rules.keys import CostReader, KeyFunctionError, subject_of_key
+from ratekit.rules.limits import Limits
+from ratekit.web.answers import ErrorResponse, error_response
+from ratekit.web.arguments import cost_of, untold
+from ratekit.web.decide import Ask, Check, Step
+from ratekit.web.identity import KeyFunction, anonymous_subject, asubject_of, note_pass, subject_of, why_nobody
+from ratekit.web.options import LoadBody
+from ratekit.web.requests import FrontRequest
+
+_OFF = RateLimitMode.OFF
+
+
+class Front(NamedTuple):
+    """What a front says where a document does not."""
+
+    prefix: str
+    by: KeyFunction
+    applies_all: bool = False
+
+
+Reading = Generator[Step, Any, "list[Check] | ErrorResponse"]
+
+
+def read_checks(
+    rules: Sequence[DocumentRule], request: FrontRequest, front: Front, mode: RateLimitMode, load_body: LoadBody
+) -> Reading:
+    """Find out the checks of a request, or the response to one that cannot be limited.
+
+    The first rule that has limits for the key of the request applies, or all of them. A rule that is off, or unlimited, is
+    the first one too.
+    """
+    checks: list[Check] = []
+    now = clock.now()
+    for rule in rules:
+        if not rule.is_valid(now):
+            continue
+        own_mode = mode if rule.mode is None else weakest(mode, rule.mode)
+        try:
+            found = None if own_mode is _OFF else (yield from _check(rule, request, front, own_mode, load_body, now))
+        except RatekitError as error:
+            if (response := error_response(error, own_mode)) is not None:
+                return response
+            found = None
+        if isinstance(found, Check):
+            checks.append(found)
+        if found is not NOT_FOR_KEY and not front.applies_all:
+            break
+    return checks
+
+
+NOT_FOR_KEY = Limits(plan="")  # stands for: the rule has no limits for this key, and the next one is asked
+
+
+def _check(
+    rule: DocumentRule, request: FrontRequest, front: Front, mode: RateLimitMode, load_body: LoadBody, now: float
+) -> Generator[Step, Any, Check | Limits | None]:
+    """Return the check of a rule; None if the request is not limited by it; NOT_FOR_KEY if the next rule is asked."""
+    by = rule.by or front.by
+    key = yield from _key(rule, by, request, load_body)
+    if key is None:
+        note_pass(rule.endpoint, why_nobody(by))
+        return None
+    limits = rule.limits_of(key, now)
+    if limits is None:
+        return NOT_FOR_KEY
+    if rule.is_unlimited(limits):
+        return None
+    cost = rule.cost
+    if isinstance(cost, CostReader):
+        cost = yield from _cost(cost, request, load_body)
+    policy = rule.policy_of(limits, request.method.upper())
+    return Check.of(policy, subject_of_key(key), rule.endpoint, front.prefix, cost, mode, rule.on_outage)  # type: ignore[arg-type]
+
+
+def _key(
+    rule: DocumentRule, by: KeyFunction, request: FrontRequest, load_body: LoadBody
+) -> Generator[Step, Any, str | None]:
+    """Return who asks. What is done with a request that does not say it, or says it wrongly, is for the rule to say."""
+    try:
+        yield from _loaded(by, request, load_body)
+        if by.aread is None and rule.anonymous is None:
+            return subject_of(by, request)
+        if rule.anonymous is None:
+            key: str | None = yield Ask(partial(subject_of, by), request, partial(asubject_of, by))
+            return key
+        key = yield Ask(by.read, request, by.aread or by.read)
+    except KeyFunctionError:
+        return anonymous_subject(rule.anonymous or "ip", request, "key")
+    except (UnusableRequestError, ValueError) as error:
+        if rule.anonymous is None:
+            raise error if isinstance(error, RatekitError) else untold("who is limited", error) from None
+        return anonymous_subject(rule.anonymous, request, "key")
+    return anonymous_subject(rule.anonymous, request, "key") if key is None else key
+
+
+def _loaded(by: KeyFunction, request: FrontRequest, load_body: LoadBody) -> Generator[Step, Any, None]:
+    if not by.looks_into_body(request):
+        return
+    if request.body is None and request.body_error is None:
+        yield Ask(load_body, by, load_body)
+    if request.body_error is not None:
+        raise request.body_error
+
+
+def _cost(cost: CostReader, request: FrontRequest, load_body: LoadBody) -> Generator[Step, Any, int]:
+    yield from _loaded(cost.by, request, load_body)
+    return cost_of(cost, request)

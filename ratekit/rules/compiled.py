@@ -1,0 +1,197 @@
+"""Documents compiled for requests: rules of `ratekit.web.table`, found by an index, with limits by key.
+
+What is compiled does not change. A new document is compiled beside the old one and takes its place in one assignment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ratekit.core.cache import Cache
+from ratekit.core.errors import DocumentError
+from ratekit.core.limit_names import OPTIONS, by_methods, qualified, with_cost
+from ratekit.core.limits import Policy
+from ratekit.core.modes import RateLimitMode
+from ratekit.core.outages import OnOutage
+from ratekit.rules.custom import KeyTable
+from ratekit.rules.document import Document, RuleModel
+from ratekit.rules.formats import Pace
+from ratekit.rules.identities import Identity, parts_of
+from ratekit.rules.keys import Context, CostReader, key_function
+from ratekit.rules.limits import Limits
+from ratekit.rules.matching import Candidate, Facts, Index
+from ratekit.web.identity import KeyFunction
+from ratekit.web.requests import FrontRequest
+from ratekit.web.table import Rule
+
+DEFAULT_ENDPOINT = "rules"  # under which rules are counted that have neither a path nor a name, without a service
+_MOST_FOUND, _LONGEST_FOUND = 4096, 400
+_FOREVER = float("inf")
+_new = tuple.__new__  # faster than the constructor of a named tuple
+
+
+class Temporary(NamedTuple):
+    """Limits of a key until a point in time, in seconds since the epoch."""
+
+    limits: Limits
+    until: float
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class DocumentRule(Rule):
+    """A rule of a document. Its policy is there if it is the same for every key."""
+
+    name: str
+    own: Limits | None  # None: only for the keys below
+    custom: KeyTable[Limits] | None
+    overrides: Mapping[str, Temporary]
+    plans: Mapping[str, Limits]
+    methods: tuple[str, ...]
+    anonymous: str | None
+    is_counter: bool  # the endpoint is the name of a counter: methods are counted together
+    valid_from: float = 0.0
+    valid_until: float = _FOREVER
+    is_final: bool = True  # no later rule is asked if this one matches
+    policies: dict[tuple[Limits, bool], Policy] = field(default_factory=dict)
+
+    def is_valid(self, now: float) -> bool:
+        """Whether the rule counts at a point in time."""
+        return self.valid_from <= now < self.valid_until
+
+    def limits_of(self, key: str, now: float) -> Limits | None:
+        """Return the limits of a key, None if the rule is not for it."""
+        if self.overrides and (temporary := self.overrides.get(key)) is not None and now < temporary.until:
+            return temporary.limits
+        custom = self.custom.find(key) if self.custom is not None else None
+        return self.own if custom is None else custom
+
+    def is_unlimited(self, limits: Limits) -> bool:
+        """Whether limits, or those of the plan that they name, are none."""
+        return limits.is_unlimited or (limits.plan is not None and self.plans[limits.plan].is_unlimited)
+
+    def policy_of(self, limits: Limits, method: str | None = None) -> Policy:
+        """Return the policy of limits that are not unlimited. OPTIONS has counters of its own where no method is named."""
+        is_options = method == "OPTIONS" and not self.methods
+        made = self.policies.get((limits, is_options))
+        return made or self.policies.setdefault((limits, is_options), self._policy(limits, is_options))
+
+    def _policy(self, limits: Limits, is_options: bool) -> Policy:
+        own = self.plans[limits.plan].own if limits.plan is not None else limits.own
+        policy = with_cost(Policy(limits.plan or self.name, own), self.cost or 0)
+        if self.is_counter:
+            return policy
+        return qualified(policy, OPTIONS if is_options else by_methods(self.methods))
+
+
+class CompiledRules:
+    """The rules of a document, ready for requests. Counts how often a lookup was answered by an earlier one."""
+
+    def __init__(self, rules: Sequence[DocumentRule], candidates: Sequence[Candidate], *, applies_all: bool) -> None:
+        self.rules = tuple(rules)
+        self.applies_all = applies_all
+        self.index = Index(candidates)
+        self.lookups = 0
+        self.misses = 0
+        self._found: Cache[Facts, tuple[DocumentRule, ...]] = Cache(self._look, _MOST_FOUND, _is_short)
+
+    def find(self, request: FrontRequest, endpoint: str | None = None) -> tuple[DocumentRule, ...]:
+        """Return the rules of a request, in the order in which they are asked."""
+        index = self.index
+        host = request.header("host") if index.by_host else None
+        headers = tuple(map(request.header, index.header_names)) if index.header_names else ()
+        self.lookups += 1
+        return self._found[_new(Facts, (request.method, request.path, endpoint, host, headers))]
+
+    def of_endpoint(self, endpoint: str) -> tuple[DocumentRule, ...]:
+        """Return the rules of an endpoint, where there is no request."""
+        self.lookups += 1
+        return self._found[Facts(endpoint=endpoint, headers=(None,) * len(self.index.header_names))]
+
+    def _look(self, facts: Facts) -> tuple[DocumentRule, ...]:
+        self.misses += 1
+        return tuple(self.rules[position] for position in self.index.find(facts))
+
+
+def _is_short(facts: Facts, _: object) -> bool:
+    texts = (facts.method, facts.path, facts.endpoint, facts.host, *facts.headers)
+    return sum(len(text) for text in texts if text) <= _LONGEST_FOUND
+
+
+def compile_document(
+    document: Document, service: str | None = None, pace: Callable[[], None] | None = None
+) -> CompiledRules:
+    """Compile a document. service is the endpoint of rules that name none. Raises DocumentError."""
+    pace = pace or Pace()
+    compiler = _Compiler(document, service or document.service or DEFAULT_ENDPOINT)
+    rules, candidates, problems = [], [], []
+    for position, model in enumerate(document.rules):
+        pace()
+        if not model.enabled:
+            continue
+        try:
+            rule = compiler.rule(model)
+        except DocumentError as error:
+            problems += [f"rules[{position}]: {problem}" for problem in error.problems]
+            continue
+        rules.append(rule)
+        candidates.append(Candidate(model.match, rule.is_final))
+    if problems:
+        raise DocumentError(problems)
+    return CompiledRules(rules, candidates, applies_all=document.apply == "all")
+
+
+class _Compiler:
+    """Compiles the rules of one document. Identities that stand in many rules are made once."""
+
+    def __init__(self, document: Document, service: str) -> None:
+        self._document = document
+        self._service = service
+        self._plans = dict(document.plans)
+        self._functions: dict[tuple[Identity, Context], KeyFunction] = {}
+
+    def rule(self, model: RuleModel) -> DocumentRule:
+        document = self._document
+        endpoint = model.endpoint or self._service
+        identity = model.by or document.by
+        mode, on_outage = model.mode or document.mode, model.on_outage or document.on_outage
+        is_always = model.valid_from is None and model.valid_until is None
+        rule = DocumentRule(
+            endpoint=endpoint,
+            name=model.name or endpoint,
+            by=None if identity is None else self._key_function(identity, model, endpoint),
+            cost=self._cost(model, endpoint),
+            mode=None if mode is None else RateLimitMode(mode),
+            on_outage=None if on_outage is None else OnOutage(on_outage),
+            own=model.limits,
+            custom=KeyTable(model.custom) if model.custom else None,
+            overrides={key: Temporary(one.limits, one.valid_until.timestamp()) for key, one in model.overrides.items()},
+            plans=self._plans,
+            methods=model.match.method,
+            anonymous=model.anonymous,
+            is_counter=model.counter is not None,
+            valid_from=0.0 if model.valid_from is None else model.valid_from.timestamp(),
+            valid_until=_FOREVER if model.valid_until is None else model.valid_until.timestamp(),
+            is_final=document.apply == "first" and is_always and model.limits is not None,
+        )
+        self._check(rule, model)
+        return rule
+
+    def _check(self, rule: DocumentRule, model: RuleModel) -> None:
+        """Make the policy of the rule's own limits, so that what cannot be made is told when the document is loaded."""
+        if model.limits is not None and not rule.is_unlimited(model.limits):
+            rule.policy_of(model.limits)
+
+    def _key_function(self, identity: Identity, model: RuleModel, endpoint: str) -> KeyFunction:
+        """Return the key function of an identity. It is the same for many rules, unless it has to know its own."""
+        kinds = {part.kind for part in parts_of(identity)}
+        context = Context(
+            endpoint if "everyone" in kinds else "", model.match.path if "path" in kinds else None, model.plain
+        )
+        made = self._functions.get((identity, context))
+        return made or self._functions.setdefault((identity, context), key_function(identity, context))
+
+    def _cost(self, model: RuleModel, endpoint: str) -> int | CostReader:
+        cost = model.cost
+        return cost if isinstance(cost, int) else CostReader(cost, Context(endpoint, model.match.path, plain=True))
