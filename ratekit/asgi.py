@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any, Unpack
+from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ratekit.admin.fleet_mode import follow
 from ratekit.core.errors import RatekitError
@@ -17,9 +17,12 @@ from ratekit.web.decide import Group, Ledger, give_back, hold_slots, refusal_of,
 from ratekit.web.drivers import arun
 from ratekit.web.fast_path import decide_request
 from ratekit.web.identity import KeyFunction, body_too_long
-from ratekit.web.options import MiddlewareKeywords, MiddlewareOptions, split_arguments
+from ratekit.web.options import MiddlewareKeywords, MiddlewareOptions, RuleKeywords, split_arguments
 from ratekit.web.requests import AsgiRequest, asgi_path, asgi_peer
 from ratekit.web.table import Rule
+
+if TYPE_CHECKING:
+    from ratekit.rules.reload import Rules, RulesGiven
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -39,6 +42,8 @@ class RateLimitMiddleware:
     fleet_mode follows the mode that the store has for every process: see ratekit.admin.fleet_mode.
     """
 
+    options_class: type[MiddlewareOptions] = MiddlewareOptions
+
     def __init__(
         self,
         app: App,
@@ -52,7 +57,7 @@ class RateLimitMiddleware:
         self.limiter = limiter or AsyncRateLimiter(store, **of_limiter)
         if fleet_mode:
             follow(limiter if limiter is not None else store)
-        self.options = MiddlewareOptions(self.limiter, **options)
+        self.options = self.options_class(self.limiter, **options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it in place of the application."""
@@ -127,6 +132,32 @@ class RateLimitMiddleware:
     async def _release(self, groups: Sequence[Group]) -> None:
         if calls := releases_of(groups):
             await self.limiter.give_back(calls)
+
+
+class RuleMiddleware(RateLimitMiddleware):
+    """Limits the requests of an ASGI application by a document of rules: see ratekit.rules.
+
+    rules is a path, the URL of a source, a source, a document, or Rules. service, functions and default are those of Rules.
+    by is who is limited where the document does not say. The other arguments are those of RateLimitMiddleware.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        rules: RulesGiven | Rules,
+        service: str | None = None,
+        functions: Collection[str] = (),
+        default: RulesGiven | None = None,
+        store: AsyncStoreGiven | None = None,
+        limiter: AsyncRateLimiter | None = None,
+        **keywords: Unpack[RuleKeywords],
+    ) -> None:
+        from ratekit.rules.options import DocumentOptions, as_rules
+
+        self.options_class = DocumentOptions
+        self.rules = as_rules(rules, service, functions, default)
+        super().__init__(app, store=store, limiter=limiter, rules=self.rules, **keywords)
 
 
 class _Body:

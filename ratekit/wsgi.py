@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ratekit.admin.fleet_mode import follow
 from ratekit.core.errors import RatekitError, UnusableRequestError
@@ -20,9 +20,12 @@ from ratekit.web.answers import ANSWERED, ErrorResponse
 from ratekit.web.decide import Ledger, Verdict, decide, give_back, hold_slots, refusal_of, refuse, release, releases_of
 from ratekit.web.drivers import run
 from ratekit.web.identity import KeyFunction, body_too_long
-from ratekit.web.options import MiddlewareKeywords, MiddlewareOptions, split_arguments
+from ratekit.web.options import MiddlewareKeywords, MiddlewareOptions, RuleKeywords, split_arguments
 from ratekit.web.requests import MOST_DIGITS, WsgiRequest
 from ratekit.web.table import Rule
+
+if TYPE_CHECKING:
+    from ratekit.rules.reload import Rules, RulesGiven
 
 Environ = dict[str, Any]
 StartResponse = Callable[..., Any]
@@ -35,6 +38,8 @@ class RateLimitMiddleware:
     store, on_outage, deadline, instances and refusal_cache are those of RateLimiter; limiter brings one instead.
     fleet_mode follows the mode that the store has for every process: see ratekit.admin.fleet_mode.
     """
+
+    options_class: type[MiddlewareOptions] = MiddlewareOptions
 
     def __init__(
         self,
@@ -49,7 +54,7 @@ class RateLimitMiddleware:
         self.limiter = limiter or RateLimiter(store, **of_limiter)
         if fleet_mode:
             follow(limiter if limiter is not None else store)
-        self.options = MiddlewareOptions(self.limiter, **options)
+        self.options = self.options_class(self.limiter, **options)
         _answer_errors_of(app, self.answer)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
@@ -114,6 +119,32 @@ class RateLimitMiddleware:
     def _release(self, ledger: Ledger) -> None:
         if ledger.has_slots:
             run(release(ledger, self.limiter.store.place), self.limiter)
+
+
+class RuleMiddleware(RateLimitMiddleware):
+    """Limits the requests of a WSGI application by a document of rules: see ratekit.rules.
+
+    rules is a path, the URL of a source, a source, a document, or Rules. service, functions and default are those of Rules.
+    by is who is limited where the document does not say. The other arguments are those of RateLimitMiddleware.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        rules: RulesGiven | Rules,
+        service: str | None = None,
+        functions: Collection[str] = (),
+        default: RulesGiven | None = None,
+        store: StoreGiven | None = None,
+        limiter: RateLimiter | None = None,
+        **keywords: Unpack[RuleKeywords],
+    ) -> None:
+        from ratekit.rules.options import DocumentOptions, as_rules
+
+        self.options_class = DocumentOptions
+        self.rules = as_rules(rules, service, functions, default)
+        super().__init__(app, store=store, limiter=limiter, rules=self.rules, **keywords)
 
 
 def _answer_errors_of(app: Any, answer: Callable[[RatekitError], App]) -> None:

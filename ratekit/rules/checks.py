@@ -83,8 +83,7 @@ def _check(
     cost = rule.cost
     if isinstance(cost, CostReader):
         cost = yield from _cost(cost, request, load_body)
-    policy = rule.policy_of(limits, request.method.upper())
-    return Check.of(policy, subject_of_key(key), rule.endpoint, front.prefix, cost, mode, rule.on_outage)  # type: ignore[arg-type]
+    return Check.of(rule.policy_of(limits), subject_of_key(key), rule.endpoint, front.prefix, cost, mode, rule.on_outage)  # type: ignore[arg-type]
 
 
 def _key(

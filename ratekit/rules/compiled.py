@@ -6,7 +6,7 @@ What is compiled does not change. A new document is compiled beside the old one 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ratekit.core.cache import Cache
@@ -48,13 +48,12 @@ class DocumentRule(Rule):
     custom: KeyTable[Limits] | None
     overrides: Mapping[str, Temporary]
     plans: Mapping[str, Limits]
-    methods: tuple[str, ...]
     anonymous: str | None
-    is_counter: bool  # the endpoint is the name of a counter: methods are counted together
     valid_from: float = 0.0
     valid_until: float = _FOREVER
     is_final: bool = True  # no later rule is asked if this one matches
-    policies: dict[tuple[Limits, bool], Policy] = field(default_factory=dict)
+    has_every_method: bool = True  # it is for every method, and its endpoint is not the name of a counter
+    policies: dict[Limits, Policy] = field(default_factory=dict)
 
     def is_valid(self, now: float) -> bool:
         """Whether the rule counts at a point in time."""
@@ -71,18 +70,13 @@ class DocumentRule(Rule):
         """Whether limits, or those of the plan that they name, are none."""
         return limits.is_unlimited or (limits.plan is not None and self.plans[limits.plan].is_unlimited)
 
-    def policy_of(self, limits: Limits, method: str | None = None) -> Policy:
-        """Return the policy of limits that are not unlimited. OPTIONS has counters of its own where no method is named."""
-        is_options = method == "OPTIONS" and not self.methods
-        made = self.policies.get((limits, is_options))
-        return made or self.policies.setdefault((limits, is_options), self._policy(limits, is_options))
+    def policy_of(self, limits: Limits) -> Policy:
+        """Return the policy of limits that are not unlimited."""
+        return self.policies.get(limits) or self.policies.setdefault(limits, self._policy(limits))
 
-    def _policy(self, limits: Limits, is_options: bool) -> Policy:
+    def _policy(self, limits: Limits) -> Policy:
         own = self.plans[limits.plan].own if limits.plan is not None else limits.own
-        policy = with_cost(Policy(limits.plan or self.name, own), self.cost or 0)
-        if self.is_counter:
-            return policy
-        return qualified(policy, OPTIONS if is_options else by_methods(self.methods))
+        return qualified(with_cost(Policy(limits.plan or self.name, own), self.cost or 0), self.qualifier)
 
 
 class CompiledRules:
@@ -94,6 +88,7 @@ class CompiledRules:
         self.index = Index(candidates)
         self.lookups = 0
         self.misses = 0
+        self._options: dict[int, DocumentRule] = {}  # by the identity of the rule that they stand for
         self._found: Cache[Facts, tuple[DocumentRule, ...]] = Cache(self._look, _MOST_FOUND, _is_short)
 
     def find(self, request: FrontRequest, endpoint: str | None = None) -> tuple[DocumentRule, ...]:
@@ -111,12 +106,24 @@ class CompiledRules:
 
     def _look(self, facts: Facts) -> tuple[DocumentRule, ...]:
         self.misses += 1
-        return tuple(self.rules[position] for position in self.index.find(facts))
+        rules = [self.rules[position] for position in self.index.find(facts)]
+        if (facts.method or "").upper() == "OPTIONS":
+            return tuple(self._of_options(rule) for rule in rules)
+        return tuple(rules)
+
+    def _of_options(self, rule: DocumentRule) -> DocumentRule:
+        """Return a rule for preflights, which have counters of their own where no method is named."""
+        if not rule.has_every_method:
+            return rule
+        made = self._options.get(id(rule))
+        return made or self._options.setdefault(id(rule), _with_policy(replace(rule, qualifier=OPTIONS, policies={})))
 
 
 def _is_short(facts: Facts, _: object) -> bool:
-    texts = (facts.method, facts.path, facts.endpoint, facts.host, *facts.headers)
-    return sum(len(text) for text in texts if text) <= _LONGEST_FOUND
+    """Whether what was looked up is short enough to be kept: clients choose it, and a cache of long texts is too large."""
+    if len(facts[0] or "") + len(facts[1] or "") > _LONGEST_FOUND:
+        return False
+    return (facts[3] is None and not facts[4]) or sum(len(text or "") for text in (facts[3], *facts[4])) <= _LONGEST_FOUND
 
 
 def compile_document(
@@ -168,20 +175,14 @@ class _Compiler:
             custom=KeyTable(model.custom) if model.custom else None,
             overrides={key: Temporary(one.limits, one.valid_until.timestamp()) for key, one in model.overrides.items()},
             plans=self._plans,
-            methods=model.match.method,
             anonymous=model.anonymous,
-            is_counter=model.counter is not None,
+            qualifier="" if model.counter is not None else by_methods(model.match.method),
+            has_every_method=model.counter is None and not model.match.method,
             valid_from=0.0 if model.valid_from is None else model.valid_from.timestamp(),
             valid_until=_FOREVER if model.valid_until is None else model.valid_until.timestamp(),
             is_final=document.apply == "first" and is_always and model.limits is not None,
         )
-        self._check(rule, model)
-        return rule
-
-    def _check(self, rule: DocumentRule, model: RuleModel) -> None:
-        """Make the policy of the rule's own limits, so that what cannot be made is told when the document is loaded."""
-        if model.limits is not None and not rule.is_unlimited(model.limits):
-            rule.policy_of(model.limits)
+        return _with_policy(rule)
 
     def _key_function(self, identity: Identity, model: RuleModel, endpoint: str) -> KeyFunction:
         """Return the key function of an identity. It is the same for many rules, unless it has to know its own."""
@@ -195,3 +196,12 @@ class _Compiler:
     def _cost(self, model: RuleModel, endpoint: str) -> int | CostReader:
         cost = model.cost
         return cost if isinstance(cost, int) else CostReader(cost, Context(endpoint, model.match.path, plain=True))
+
+
+def _with_policy(rule: DocumentRule) -> DocumentRule:
+    """Make the policy of the rule's own limits now. It is the rule's, if the rule always has it, whatever the key is."""
+    if rule.own is None or rule.is_unlimited(rule.own):
+        return rule
+    policy = rule.policy_of(rule.own)
+    is_same = rule.custom is None and not rule.overrides and rule.valid_until == _FOREVER and not rule.valid_from
+    return replace(rule, policy=policy) if is_same else rule

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -50,7 +50,7 @@ class _Shape(NamedTuple):
     headers: tuple[tuple[int, bool], ...]
 
 
-_Key = tuple[object, ...]
+_Buckets = dict[tuple[object, ...], list[int]]  # the positions of rules, by the values of all that their shape asks for
 
 
 class Index:
@@ -59,54 +59,64 @@ class Index:
     def __init__(self, candidates: Sequence[Candidate]) -> None:
         self.header_names = tuple(sorted({name.lower() for one in candidates for name in one.match.headers}))
         self.by_host = any(one.match.host for one in candidates)
+        self._by_path = any(one.match.path is not None for one in candidates)
+        self._by_endpoint = any(one.match.endpoint for one in candidates)
         self._finals = [one.is_final for one in candidates]
-        self._shapes: dict[_Shape, None] = {}
-        self._buckets: dict[tuple[_Shape, _Key], list[int]] = {}
+        self._shapes: dict[_Shape, _Buckets] = {}
         self._paths = _Paths()
         for position, one in enumerate(candidates):
-            self._add(position, one.match, one.is_final)
-
-    def _add(self, position: int, match: Match, is_final: bool) -> None:
-        wanted = sorted((self.header_names.index(name.lower()), values) for name, values in match.headers.items())
-        token = self._paths.add(match.path) if match.path is not None else None
-        hosts: list[str | None] = [host.lower() for host in match.host] or [None]
-        choices = [_header_choices(at, values) for at, values in wanted]
-        for headers in product(*choices):
-            shape = _Shape(
-                match.path is not None, bool(match.host), bool(match.method), bool(match.endpoint),
-                tuple(asked for asked, _ in headers),
-            )  # fmt: skip
-            self._shapes[shape] = None
-            values = tuple(value for _, value in headers)
-            for key in product([token], hosts, match.method or [None], match.endpoint or [None], [values]):
-                bucket = self._buckets.setdefault((shape, key), [])
-                if not bucket or not (self._finals[bucket[-1]] or bucket[-1] == position):
-                    bucket.append(position)
+            self._add(position, one.match)
 
     def find(self, facts: Facts) -> tuple[int, ...]:
         """Return the positions of the rules that match, up to the first that no later one is asked after."""
-        positions = sorted({position for shape in self._shapes for position in self._in_shape(shape, facts)})
-        last = next((at for at, position in enumerate(positions) if self._finals[position]), len(positions))
-        return tuple(positions[: last + 1])
+        path = None if facts.path is None else plain_path(facts.path)
+        paths = self._paths.tokens(path) if self._by_path and path is not None else ()
+        hosts = _host_tokens(facts.host) if self.by_host else ()
+        methods = _method_tokens(facts.method)
+        endpoints = [text for text in (facts.endpoint, path) if text] if self._by_endpoint else ()
+        found: list[int] = []
+        for shape, buckets in self._shapes.items():
+            asked: list[Sequence[object]] = [
+                values for is_asked, values in zip(shape, (paths, hosts, methods, endpoints), strict=False) if is_asked
+            ]
+            asked += [_header_tokens(facts.headers[at], by_value) for at, by_value in shape.headers]
+            for key in product(*asked):
+                if (bucket := buckets.get(key)) is not None:
+                    found += bucket
+        return self._up_to_final(found)
 
-    def _in_shape(self, shape: _Shape, facts: Facts) -> Iterator[int]:
-        headers = [facts.headers[at] if by_value else _presence(facts.headers[at]) for at, by_value in shape.headers]
-        if None in headers:
-            return
-        paths = self._paths.tokens(facts.path) if shape.by_path else [None]
-        hosts = _host_tokens(facts.host) if shape.by_host else [None]
-        methods = _method_tokens(facts.method) if shape.by_method else [None]
-        endpoints = _endpoint_tokens(facts) if shape.by_endpoint else [None]
-        for key in product(paths, hosts, methods, endpoints, [tuple(headers)]):
-            yield from self._buckets.get((shape, key), ())
+    def _up_to_final(self, found: list[int]) -> tuple[int, ...]:
+        if len(found) > 1:
+            found = sorted(set(found))
+        for at, position in enumerate(found):
+            if self._finals[position]:
+                return tuple(found[: at + 1])
+        return tuple(found)
+
+    def _add(self, position: int, match: Match) -> None:
+        """Add a rule to the buckets of all values that it asks for. A rule after a final one of the same bucket is none."""
+        wanted = sorted((self.header_names.index(name.lower()), values) for name, values in match.headers.items())
+        paths = () if match.path is None else (self._paths.add(match.path),)
+        hosts = tuple(host.lower() for host in match.host)
+        values = [of for of in (paths, hosts, match.method, match.endpoint) if of]
+        for headers in product(*(_header_choices(at, texts) for at, texts in wanted)):
+            asked = tuple(one for one, _ in headers)
+            shape = _Shape(bool(paths), bool(hosts), bool(match.method), bool(match.endpoint), asked)
+            buckets = self._shapes.setdefault(shape, {})
+            for key in product(*values, *([text] for _, text in headers)):
+                bucket = buckets.setdefault(key, [])
+                if not bucket or not (self._finals[bucket[-1]] or bucket[-1] == position):
+                    bucket.append(position)
 
 
 def _header_choices(at: int, values: Iterable[str]) -> list[tuple[tuple[int, bool], str]]:
     return [((at, value != _PRESENT), value) for value in values]
 
 
-def _presence(value: str | None) -> str | None:
-    return None if value is None else _PRESENT
+def _header_tokens(value: str | None, by_value: bool) -> Sequence[str]:
+    if value is None:
+        return ()
+    return (value if by_value else _PRESENT,)
 
 
 def _host_tokens(host: str | None) -> list[str]:
@@ -118,16 +128,10 @@ def _host_tokens(host: str | None) -> list[str]:
     return [name, *(".".join(["*", *labels[at:]]) for at in range(1, len(labels)))]
 
 
-def _method_tokens(method: str | None) -> list[str]:
+def _method_tokens(method: str | None) -> Sequence[str]:
     """Return a method in upper case, as applications read it. HEAD is GET without the body."""
     upper = (method or "").upper()
-    return ["HEAD", "GET"] if upper == "HEAD" else [upper]
-
-
-def _endpoint_tokens(facts: Facts) -> list[str]:
-    """Return the endpoint, and the path, which is the endpoint where the front knows no other."""
-    path = None if facts.path is None else plain_path(facts.path)
-    return list(dict.fromkeys(text for text in (facts.endpoint, path) if text))
+    return ("HEAD", "GET") if upper == "HEAD" else (upper,)
 
 
 class _Paths:
@@ -137,6 +141,7 @@ class _Paths:
         self._exact: set[str] = set()
         self._tree = _Node()
         self._others: AffixIndex[tuple[Pattern, str]] = AffixIndex()
+        self._has_others = False
         self._known: set[str] = set()
 
     def add(self, text: str) -> str:
@@ -157,17 +162,18 @@ class _Paths:
         if all(segment == "{}" or not re.search(r"[{}*]", segment) for segment in segments):
             self._tree.add(segments, token, is_open=is_open)
             return
+        self._has_others = True
         literals = re.split(r"\{\}|\{:path\}|\*", token)
         self._others.add(literals[0], literals[-1] if not token.endswith("*") else "", (pattern, token))
 
-    def tokens(self, path: str | None) -> list[str]:
-        """Return the tokens of the patterns that a path fits."""
-        if path is None:
-            return []
-        path = plain_path(path)
-        found = [path] if path in self._exact else []
-        found += self._tree.find([] if path == "/" else path.split("/")[1:])
-        return found + [token for pattern, token in self._others.find(path) if pattern.matches(path)]
+    def tokens(self, path: str) -> list[str]:
+        """Return the tokens of the patterns that a plain path fits."""
+        found = self._tree.find([] if path == "/" else path.split("/")[1:])
+        if path in self._exact:
+            found.append(path)
+        if self._has_others:
+            found += [token for pattern, token in self._others.find(path) if pattern.matches(path)]
+        return found
 
 
 def _token(text: str) -> str:
@@ -200,11 +206,21 @@ class _Node:
 
     def find(self, segments: Sequence[str]) -> list[str]:
         """Return the tokens of the patterns that fit. A place of the tree is visited once."""
-        found, places = [], [self]
+        found: list[str] = []
+        places = [self]
         for segment in segments:
-            found += [token for node in places for token in node.opens]
-            nodes = [(node.by_text.get(segment), node.one if segment else None) for node in places]
-            places = [node for pair in nodes for node in pair if node is not None]
-            if not places:
+            after: list[_Node] = []
+            for node in places:
+                if node.opens:
+                    found += node.opens
+                if (by_text := node.by_text.get(segment)) is not None:
+                    after.append(by_text)
+                if node.one is not None and segment:
+                    after.append(node.one)
+            if not after:
                 return found
-        return found + [token for node in places for token in (*node.ends, *node.opens)]
+            places = after
+        for node in places:
+            found += node.ends
+            found += node.opens
+        return found

@@ -44,6 +44,8 @@ def methods_of(method: str) -> tuple[str | None, ...]:
 
 def plain_path(path: str) -> str:
     """Return a path without doubled slashes and without one at its end, as patterns are written."""
+    if path[:1] == "/" and path[-1:] != "/" and "//" not in path:
+        return path
     return "/" + re.sub(r"/+", "/", path).strip("/")
 
 

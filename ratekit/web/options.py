@@ -64,13 +64,10 @@ class UnverifiedIdentityWarning(UserWarning):
     """Clients are limited by what they say of themselves, with no limit by address beside it."""
 
 
-class MiddlewareArguments(TypedDict, total=False):
-    """The arguments of a middleware that do not concern its limiter: see MiddlewareOptions."""
+class AnyMiddlewareArguments(TypedDict, total=False):
+    """The arguments of a middleware, whatever says which limits a request has."""
 
-    default: RuleGiven | None
-    rules: Mapping[str, RuleGiven] | RuleSet | None
     by: By
-    cost: Cost
     exempt: Iterable[Exempt]
     headers: str | Iterable[str]
     body: BodyFunction | None
@@ -79,12 +76,26 @@ class MiddlewareArguments(TypedDict, total=False):
     trusted_header: str
     address_limit: RuleLimits | None
     attempt_limit: RuleLimits | None
+
+
+class MiddlewareArguments(AnyMiddlewareArguments, total=False):
+    """The arguments of a middleware that do not concern its limiter: see MiddlewareOptions."""
+
+    default: RuleGiven | None
+    rules: Mapping[str, RuleGiven] | RuleSet | None
+    cost: Cost
     plans: Plans | Mapping[str, RuleLimits] | None
     plan_of: PlanFunction | None
 
 
 class MiddlewareKeywords(MiddlewareArguments, LimiterOptions, total=False):
     """All keyword arguments of the middleware but its store and its limiter."""
+
+    fleet_mode: bool
+
+
+class RuleKeywords(AnyMiddlewareArguments, LimiterOptions, total=False):
+    """The keyword arguments of a middleware whose rules are a document."""
 
     fleet_mode: bool
 
@@ -154,20 +165,31 @@ class MiddlewareOptions:
         if (self._exempt.networks or self._exempt.functions) and (yield from is_exempt(self._exempt, request)):
             return ()
         checks = self._address_checks(request, mode, rules)
+        found = yield from self.rule_checks(request, rules, mode, load_body)
+        if isinstance(found, ErrorResponse):
+            yield from _count_attempt(checks)
+            return found
+        checks += found
+        groups = grouped(checks, one_slot=self._one_slot)
+        if mode is _ON and groups and self._is_by_peer(request, rules, groups):
+            self._known.keep((rules, request.peer), groups)
+        return groups
+
+    def rule_checks(
+        self, request: FrontRequest, rules: Sequence[Rule], mode: RateLimitMode, load_body: LoadBody
+    ) -> Generator[Step, Any, list[Check] | ErrorResponse]:
+        """Find out the checks of a request by its rules, or the response to one that cannot be limited."""
+        checks: list[Check] = []
         for rule in rules:
             own_mode = blocking_mode(mode if rule.mode is None else weakest(mode, rule.mode), block=rule.block)
             try:
                 check = None if own_mode is _OFF else (yield from self._check(request, rule, own_mode, load_body))
             except RatekitError as error:
                 if (response := error_response(error, own_mode)) is not None:
-                    yield from _count_attempt(checks)
                     return response
             else:
                 checks += [] if check is None else [check]
-        groups = grouped(checks, one_slot=self._one_slot)
-        if mode is _ON and groups and self._is_by_peer(request, rules, groups):
-            self._known.keep((rules, request.peer), groups)
-        return groups
+        return checks
 
     def _address_checks(self, request: FrontRequest, mode: RateLimitMode, rules: Sequence[Rule]) -> list[Check]:
         """Return the checks of the address: by address_limit, and by attempt_limit, whose charge is kept."""
