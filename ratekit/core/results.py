@@ -143,6 +143,11 @@ class RateLimitResult(NamedTuple):
         return tuple(self._tier(index) for index in range(len(self.figures) // FIGURES))
 
     @property
+    def remaining_by(self) -> dict[str, int]:
+        """What is left of each limit that can refuse, by its name; empty if the store could not decide."""
+        return {tier.name: tier.remaining for tier in self.tiers if not tier.limit.shadow and not tier.unlimited}
+
+    @property
     def violated(self) -> tuple[str, ...]:
         """The names of the limits that refuse."""
         return tuple(tier.name for tier in self.tiers if not tier.allowed and not tier.limit.shadow)

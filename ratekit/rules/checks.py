@@ -76,14 +76,36 @@ def _check(
         note_pass(rule.endpoint, why_nobody(by))
         return None
     limits = rule.limits_of(key, now)
-    if limits is None:
-        return NOT_FOR_KEY
-    if rule.is_unlimited(limits):
-        return None
+    if limits is None or rule.is_unlimited(limits):
+        return NOT_FOR_KEY if limits is None else None
     cost = rule.cost
     if isinstance(cost, CostReader):
         cost = yield from _cost(cost, request, load_body)
-    return Check.of(rule.policy_of(limits), subject_of_key(key), rule.endpoint, front.prefix, cost, mode, rule.on_outage)  # type: ignore[arg-type]
+    return _made(rule, limits, key, front, mode, cost)
+
+
+def checks_of_key(
+    rules: Sequence[DocumentRule], key: str, front: Front, mode: RateLimitMode, cost: int | None
+) -> list[Check]:
+    """Return the checks of a key, where there is no request: the first rule that has limits for it applies, or all."""
+    checks: list[Check] = []
+    now = clock.now()
+    for rule in rules:
+        limits = rule.limits_of(key, now) if rule.is_valid(now) else None
+        if limits is None:
+            continue
+        own_mode = mode if rule.mode is None else weakest(mode, rule.mode)
+        if own_mode is not _OFF and not rule.is_unlimited(limits):
+            own_cost = rule.cost if isinstance(rule.cost, int) else 1
+            checks.append(_made(rule, limits, key, front, own_mode, own_cost if cost is None else cost))
+        if not front.applies_all:
+            break
+    return checks
+
+
+def _made(rule: DocumentRule, limits: Limits, key: str, front: Front, mode: RateLimitMode, cost: Any) -> Check:
+    policy = rule.policy_of(limits)
+    return Check.of(policy, subject_of_key(key), rule.endpoint, front.prefix, cost, mode, rule.on_outage)
 
 
 def _key(

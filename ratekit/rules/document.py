@@ -47,6 +47,12 @@ class Match(_Model):
             raise fault(f"the header {twice!r} stands twice", "headers")
         return self
 
+    def described(self) -> str | None:
+        """Return what it asks for in one line; None if it is for every request."""
+        headers = [f"{name.lower()}={'|'.join(values)}" for name, values in self.headers.items()]
+        asked = [self.path or "", "|".join(self.endpoint), "|".join(self.host), *headers]
+        return " ".join(text for text in asked if text) or None
+
 
 class Override(_Model):
     """Limits of one key in place of its others, until a point in time."""
@@ -92,7 +98,7 @@ class RuleModel(_Model):
     def endpoint(self) -> str | None:
         """Under which name it is counted; None: under that of the service, or "rules"."""
         only = self.match.endpoint[0] if len(self.match.endpoint) == 1 else None
-        return self.counter or only or self.match.path or self.name
+        return self.counter or only or self.match.path or self.name or self.match.described()
 
     def all_limits(self) -> Iterator[tuple[Place, Limits]]:
         """Yield every set of limits of the rule, with its place."""
