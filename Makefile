@@ -11,10 +11,10 @@ DEMO_NEEDS := '.[fastapi,redis]' 'uvicorn>=0.40'
 TEST_NEEDS := '.[redis,fastapi,django,drf,ninja,flask,cli,mysql,mongo,grpc]' --group dev
 WORKERS ?= auto
 
-.PHONY: help demo dev test faults outages fuzz lint bench wheel clean
+.PHONY: help demo dev test faults outages fuzz lint bench surge matrix release-check wheel clean
 
 help:  ## Show what can be made.
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 $(VENV)/.made:
 	$(PYTHON) -m venv $(VENV)
@@ -55,6 +55,15 @@ lint: $(READY)  ## Run ruff and mypy.
 
 bench: $(READY)  ## Measure ratekit beside its peers (SHORT=1 for two minutes of it).
 	$(BIN)/python -m benchmarks $(if $(SHORT),--short)
+
+surge: $(READY)  ## Send a surge of riders to a small service, without and with limits (SHORT=1 for seconds of it).
+	$(BIN)/python example_projects/ride_hailing/surge.py $(if $(SHORT),--short)
+
+matrix: $(VENV)/.made  ## Run the suite on each Python with the oldest and the newest dependencies (MATRIX=3.12-oldest for one cell).
+	$(BIN)/python .ci/matrix.py $(MATRIX)
+
+release-check: $(READY)  ## Build, and look at metadata, contents, README, changelog and licences.
+	$(BIN)/python .ci/release_check.py
 
 wheel: $(READY)  ## Build the wheel and the source distribution.
 	$(BIN)/python -m build --no-isolation

@@ -11,7 +11,7 @@ from ratekit.core.modes import RateLimitMode, get_rate_limit_mode
 from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import AsyncRateLimiter, RateLimiter
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Algorithm",

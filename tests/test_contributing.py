@@ -17,8 +17,8 @@ PYTEST = ".venv/bin/python -m pytest "
 
 
 def test_every_make_target_exists():
-    named = set(re.findall(r"\bmake ([a-z]+)\b", " ".join([*COMMANDS, *re.findall(r"`([^`\n]+)`", PAGE)])))
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z-]+)\b", " ".join([*COMMANDS, *re.findall(r"`([^`\n]+)`", PAGE)])))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {"demo", "dev", "test"} <= named
     assert named - targets == set()
 
