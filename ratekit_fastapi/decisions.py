@@ -21,14 +21,13 @@ from ratekit.web.fast_path import decide_request
 from ratekit.web.requests import asgi_peer
 from ratekit_fastapi.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError, answer_in
 from ratekit_fastapi.routes import effective_route, limiters_after
-from ratekit_fastapi.settings import SETTINGS, KnownGroups, Settings, settings_of
+from ratekit_fastapi.settings import SETTINGS, Settings, settings_of
 
 if TYPE_CHECKING:
     from ratekit_fastapi.dependencies import RateLimiterDependency
 
 DECIDED = "ratekit.decided"  # in the scope: the limiters that have decided the request
 _ON, _OFF = RateLimitMode.ON, RateLimitMode.OFF
-_UNKNOWN: KnownGroups = (None, None)
 
 
 async def decide_route(limiter: RateLimiterDependency, connection: HTTPConnection, response: Response) -> None:
@@ -45,18 +44,36 @@ async def decide_route(limiter: RateLimiterDependency, connection: HTTPConnectio
     if decided and limiter in decided:
         return
     decided.append(limiter)
-    route = effective_route(scope)
-    key = (limiter.version, id(route), asgi_peer(scope) if limiter.is_by_peer else None)
-    known_route, groups = settings.known_groups[key] if mode is _ON and "app_root_path" not in scope else _UNKNOWN
-    if groups is None or known_route is not route:
+    groups = _known_groups(limiter, scope, settings) if mode is _ON else None
+    if groups is None:
         groups = await _groups(limiter, connection, settings, mode, decided)
-        if mode is _ON and len(groups) == 1 and not groups[0].is_single_use and limiter.is_same_for(connection, settings):
-            settings.known_groups.keep(key, (route, groups))
     if groups:
-        verdict = await decide_request(groups, Ledger.of(scope), settings.writer, settings.limiter(), once=not per_message)
+        ledger = Ledger.of(scope)
+        verdict = await decide_request(groups, ledger, settings.writer, settings.own_limiter, once=not per_message)
         if verdict.response is not None:
             _raise(verdict, scope)
-        write_headers(response, scope, settings)
+        if SETTINGS not in scope:  # else a middleware of ours writes them
+            lines = response.raw_headers
+            lines[:] = ledger.write_headers(settings.writer, lines)
+
+
+def _known_groups(limiter: RateLimiterDependency, scope: Scope, settings: Settings) -> Sequence[Group] | None:
+    """Return the checks of an earlier request to the same route, by the same peer, if they are the same for each."""
+    if "app_root_path" in scope:  # the same route may be mounted in several places
+        return None
+    route = effective_route(scope) if scope.get("fastapi") else scope.get("route")
+    client = scope.get("client") if limiter.is_by_peer else None
+    known_route, groups = settings.known_groups[limiter.version, id(route), client[0] if client else None]
+    return groups if known_route is route else None
+
+
+def _keep_groups(
+    limiter: RateLimiterDependency, connection: HTTPConnection, settings: Settings, groups: Sequence[Group]
+) -> None:
+    """Keep checks for later requests, if they are the same for each."""
+    if len(groups) == 1 and not groups[0].is_single_use and limiter.is_same_for(connection, settings):
+        route, peer = effective_route(connection.scope), asgi_peer(connection.scope) if limiter.is_by_peer else None
+        settings.known_groups.keep((limiter.version, id(route), peer), (route, groups))
 
 
 async def _groups(
@@ -83,7 +100,10 @@ async def _groups(
     checks = [check]
     if after := limiters_after(effective_route(scope), limiter):
         checks += await _checks_after(not_overridden(after, scope), connection, settings, decided)
-    return grouped(checks, one_slot=settings.limiter().store.one_slot)
+    groups = grouped(checks, one_slot=settings.own_limiter.store.one_slot)
+    if mode is _ON:
+        _keep_groups(limiter, connection, settings, groups)
+    return groups
 
 
 async def _checks_after(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from functools import cached_property
 from typing import Any, Unpack
 
 from starlette.applications import Starlette
@@ -51,21 +52,27 @@ class Settings:
         self._identify = identify or _identity_in_state
         self._store = store
         self._options = limiter
-        self._limiters: dict[int, AsyncRateLimiter] = {}
+        self._limiters: dict[int, AsyncRateLimiter] = {}  # of clients
         # By a version of a limiter, the id of the route, and a peer, where nothing else makes a difference.
         self.known_groups: Cache[tuple[object, int, str | None], KnownGroups]
         self.known_groups = Cache(lambda key: (None, None), MOST_KNOWN, lambda key, value: value[1] is not None)
         self._follower: Follower | None = None
         self._follows = False
 
+    @cached_property
+    def own_limiter(self) -> AsyncRateLimiter:
+        """The limiter of these settings, made on first use."""
+        return AsyncRateLimiter(self._store, prefix=self.prefix, **self._options)
+
     def limiter(self, on_outage: str | None = None, client: AsyncClient | None = None) -> AsyncRateLimiter:
-        """Return the limiter of these settings, made on first use; client brings a store of its own."""
-        store = self._store if client is None else client
-        limiter = self._limiters.get(id(store))
+        """Return the limiter of these settings; client brings a store of its own."""
+        if client is None:
+            return self.own_limiter.with_on_outage(on_outage)
+        limiter = self._limiters.get(id(client))
         if limiter is None:
             if len(self._limiters) >= _MOST_CLIENTS:
                 self._limiters.clear()
-            limiter = self._limiters[id(store)] = AsyncRateLimiter(store, prefix=self.prefix, **self._options)
+            limiter = self._limiters[id(client)] = AsyncRateLimiter(client, prefix=self.prefix, **self._options)
         return limiter.with_on_outage(on_outage)
 
     def follow_fleet(self) -> None:
@@ -93,7 +100,7 @@ class Settings:
         if self._follower is not None:
             self._follower.close()
             self._follower = None
-        for limiter in self._limiters.values():
+        for limiter in [self.own_limiter, *self._limiters.values()]:
             await limiter.aclose()
 
 

@@ -10,10 +10,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ratekit.core.errors import ConfigurationError
-from ratekit.core.figures import ADMITS, FIGURES, UNLIMITED
 
 if TYPE_CHECKING:
-    from ratekit.core.limits import Limit
     from ratekit.core.results import RateLimitResult, Tier
 
 DEFAULT_STYLE = "ratelimit"
@@ -21,7 +19,6 @@ QUOTA_EXCEEDED = "https://iana.org/assignments/http-problem-types#quota-exceeded
 REDUCED_CAPACITY = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
 PROBLEM_TYPE = "application/problem+json"
 RawLine = tuple[bytes, bytes]
-_COUNTED = ADMITS | UNLIMITED
 
 
 class Style:
@@ -34,7 +31,7 @@ class Style:
 
     @property
     def window_names(self) -> tuple[bytes, ...]:
-        """The names as ASGI has them, if the values are those of `simple_window`; else none."""
+        """The names as ASGI has them, if the values are max_requests, remaining and ttl; else none."""
         return tuple(self._raw_names) if self.values is _window else ()
 
     def lines(self, result: RateLimitResult) -> dict[str, str]:
@@ -68,14 +65,6 @@ def shown(results: Sequence[RateLimitResult]) -> RateLimitResult | None:
         return None
     result = certain[0] if len(certain) == 1 else most_restrictive(certain)
     return result if result.is_shown else None
-
-
-def simple_window(limits: Sequence[Limit], figures: Sequence[int]) -> tuple[int, int, int] | None:
-    """Return what headers show of most answers of a store, fast: of one limit that admits; None for all others."""
-    if len(figures) != FIGURES or limits[0].shadow:
-        return None
-    flags, most, _, remaining, _, reset_us = figures
-    return (most, remaining, -(-reset_us // 1_000_000)) if flags & _COUNTED == ADMITS else None
 
 
 def most_restrictive(results: Sequence[RateLimitResult]) -> RateLimitResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from ratekit.core.outages import or_outage
+from ratekit.core.outages import StoreOutage
 from ratekit.core.protocol import Call
 from ratekit.stores.circuit_breaker import Health
 from ratekit.stores.contract import Answer, Command, Figures, Finish, Reply
@@ -34,7 +34,11 @@ class AsyncMemoryStore:
 
     def submit(self, call: Call, finish: Finish) -> None:
         """Decide one call at once, and pass its figures, or the outage, to `finish`: there is nothing to wait for."""
-        finish(or_outage(self.store.run, call))
+        try:
+            answer: Figures | StoreOutage = self.store.run(call)
+        except StoreOutage as outage:
+            answer = outage
+        finish(answer)
 
     async def run_many(self, calls: Sequence[Call]) -> list[Answer]:
         """Decide calls one after the other, in one go."""

@@ -18,12 +18,14 @@ from ratekit.core.errors import (
     UnusableRequestError,
     WrongTypeError,
 )
+from ratekit.core.figures import ADMITS, FIGURES, UNLIMITED
 from ratekit.core.headers import RawLine
 from ratekit.core.limits import Limit
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.results import RateLimitResult
 
 _log = logging.getLogger("ratekit.web")
+_COUNTED = ADMITS | UNLIMITED
 ANSWERED = (RateLimitExceeded, RateLimitUnavailable, UnusableRequestError)  # errors that have a response
 _BUGS = (WrongTypeError, UnknownLimitsError)  # of the application: a 500 where they are enforced
 BodyFunction = Callable[[RateLimitResult], Any]
@@ -47,7 +49,7 @@ class ResponseWriter:
         given = [styles] if isinstance(styles, str) else list(styles)
         self._style = headers.combined([headers.check_style(style) for style in given])
         self._window_names = self._style.window_names
-        self._names = frozenset([name.lower().encode() for name in self._style.names])
+        self._shortest = min(map(len, self._style.names), default=0)  # name
         if body is not None and not callable(body):
             raise ConfigurationError(f"body {body!r} is not a callable of the result")
         self._body = body
@@ -90,23 +92,29 @@ class ResponseWriter:
 
     def window_lines(self, limits: Sequence[Limit], figures: Sequence[int]) -> list[RawLine] | None:
         """Return what `raw_lines` does for most answers of a store, fast: for one limit that admits, in the usual style."""
-        window = headers.simple_window(limits, figures) if self._window_names else None
-        if window is None:
+        if len(figures) != FIGURES or not self._window_names or limits[0].shadow:
             return None
-        (limit, remaining, reset), (most, left, seconds) = self._window_names, window
-        return [(limit, b"%d" % most), (remaining, b"%d" % left), (reset, b"%d" % seconds)]
+        flags, most, _, remaining, _, reset_us = figures
+        if flags & _COUNTED != ADMITS:
+            return None
+        limit_name, remaining_name, reset_name = self._window_names
+        seconds = -(-reset_us // 1_000_000)
+        return [(limit_name, b"%d" % most), (remaining_name, b"%d" % remaining), (reset_name, b"%d" % seconds)]
 
     def replaced(self, lines: Iterable[RawLine], added: list[RawLine]) -> list[RawLine]:
-        """Return a response's lines with some of ratekit's in place of any of the same names."""
-        names = self._names if len(added) == len(self._names) else {name for name, _ in added}
-        return [line for line in lines if line[0].lower() not in names] + added if added else [*lines]
+        """Return the lines of a response that is no refusal, with ratekit's in place of any of the same names."""
+        kept = [*lines]
+        for name, _ in kept:
+            if len(name) >= self._shortest:  # it may be one of ratekit's
+                return _replaced(kept, added)
+        return kept + added
 
     def written(self, lines: Iterable[RawLine], results: Sequence[RateLimitResult], *, refused: bool) -> list[RawLine]:
         """Return a response's lines with the header lines of what was decided."""
         if not refused:
             return self.replaced(lines, self.raw_lines(results))
         added = self.lines(results, refused=True)
-        return self.replaced(lines, [(name.lower().encode(), value.encode()) for name, value in added.items()])
+        return _replaced(lines, [(name.lower().encode(), value.encode()) for name, value in added.items()])
 
     def refusal(self, results: Sequence[RateLimitResult]) -> ErrorResponse:
         """Return the 429 for results of which at least one refuses."""
@@ -122,6 +130,11 @@ class ResponseWriter:
         if isinstance(body, bytes | str):
             return "text/plain; charset=utf-8", body.encode() if isinstance(body, str) else body
         return "application/json", _json(body)
+
+
+def _replaced(lines: Iterable[RawLine], added: list[RawLine]) -> list[RawLine]:
+    names = {name for name, _ in added}
+    return [line for line in lines if line[0].lower() not in names] + added
 
 
 def unavailable(error: RateLimitUnavailable) -> ErrorResponse:

@@ -172,44 +172,42 @@ def releases_of(groups: Iterable[Group]) -> list[Call]:
 class Admission:
     """What the store has answered to a group that admits a request. What it comes to is made when somebody asks for it."""
 
-    __slots__ = ("_at", "_decided_at", "_figures", "_place", "group", "lines", "writer")
+    __slots__ = ("at", "figures", "group", "lines", "place", "writer")
 
     group: Group
+    place: Hashable  # where the store keeps its state
+    figures: Sequence[int]
+    at: float  # when it was decided, by clock.steady
     writer: ResponseWriter  # of the lines
     lines: list[RawLine] | None  # of the response, if this is all that is decided about the request
 
-    def took(self, place: Hashable, figures: Sequence[int]) -> None:
-        """Take the figures of a store that keeps its state in a place, just now."""
-        self._place = place
-        self._figures = figures
-        self._at = clock.steady()
-        self._decided_at = clock.now()
-
     def result(self) -> RateLimitResult:
         """Make the result."""
-        return decode(self.group.call, self._figures, decided_at=self._decided_at)
-
-    def spent(self, result: RateLimitResult) -> Spent:
-        """Make the note of what was spent."""
-        return Spent(self.group, self._place, result, self._at)
+        return decode(self.group.call, self.figures, decided_at=clock.now() - (clock.steady() - self.at))
 
 
 class Ledger:
-    """What has been decided about one request so far, by all fronts that it has passed."""
+    """What has been decided about one request so far, by all fronts that it has passed.
 
-    __slots__ = ("_first", "_results", "_spent", "has_slots", "is_refused", "outer")
+    One is made for every request, so it makes nothing else before it is needed.
+    """
+
+    __slots__ = ("_first", "_results", "_spent", "has_slots", "is_new", "is_refused", "outer")
 
     def __init__(self, outer: Ledger | None = None) -> None:
         self.outer = outer  # of a front around this one, which gives back what it has spent itself
-        self._results: list[RateLimitResult] = [] if outer is None else outer.results
-        self._spent: list[Spent] = [] if outer is None else list(outer.spent)
-        self._first: Admission | None = None  # until somebody asks for what it comes to
+        self.is_new = outer is None  # nothing was spent for the request yet
         self.is_refused = False
         self.has_slots = False  # some may be held for the request, until its response has ended
+        self._first: Admission | None = None  # until somebody asks for what it comes to
+        self._results: list[RateLimitResult] | None = None if outer is None else outer.results
+        self._spent: list[Spent] | None = None if outer is None else list(outer.spent)
 
     @property
     def results(self) -> list[RateLimitResult]:
         """The results so far."""
+        if self._results is None:
+            self._results = []
         if self._first is not None:
             self._unfold(self._first)
         return self._results
@@ -217,26 +215,23 @@ class Ledger:
     @property
     def spent(self) -> list[Spent]:
         """What was spent for the request, and not given back."""
+        if self._spent is None:
+            self._spent = []
         if self._first is not None:
             self._unfold(self._first)
         return self._spent
 
-    @property
-    def is_new(self) -> bool:
-        """Whether nothing was decided about the request that matters for what is decided next."""
-        return self._first is None and not self._spent and not self.is_refused
-
     def admit(self, admission: Admission) -> None:
-        """Take note of a group that admits a request of which nothing was decided before."""
+        """Take note of a group that admits a request for which nothing was spent before."""
         self._first = admission
+        self.is_new = False
         self.has_slots = admission.group.call.compiled.has_slots
 
     def _unfold(self, first: Admission) -> None:
         self._first = None
         result = first.result()
-        self._results.append(result)
-        if not first.group.is_kept:
-            self._spent.append(first.spent(result))
+        self.results.append(result)
+        self.spent.append(Spent(first.group, first.place, result, first.at))
 
     def write_headers(self, writer: ResponseWriter, lines: Iterable[RawLine], *, refused: bool = False) -> list[RawLine]:
         """Return a response's header lines with those of what was decided."""
@@ -255,6 +250,7 @@ class Ledger:
 
     def note(self, spent: Spent) -> None:
         """Take note of what was spent."""
+        self.is_new = False
         self.spent.append(spent)
         if spent.group.call.compiled.has_slots:
             self.has_slots = True
@@ -263,7 +259,7 @@ class Ledger:
         """Take note that the request is refused, for this front and those around it."""
         ledger: Ledger | None = self
         while ledger is not None:
-            ledger.is_refused = True
+            ledger.is_refused, ledger.is_new = True, False
             ledger = ledger.outer
 
     def spent_by(self, place: Hashable) -> list[Spent]:
@@ -273,7 +269,7 @@ class Ledger:
     def take_spent(self, place: Hashable) -> list[Spent]:
         """Return what was spent for the request in one place, and forget it."""
         mine = self.spent_by(place)
-        self._spent = [spent for spent in self._spent if spent.place != place]
+        self._spent = [spent for spent in self.spent if spent.place != place]
         return mine
 
 

@@ -15,8 +15,10 @@ import types
 from asyncio import AbstractEventLoop
 from asyncio import _get_running_loop as _running_loop  # None where there is no event loop of asyncio
 from collections.abc import Generator, Sequence
+from time import monotonic
 from typing import Any
 
+from ratekit.core import clock
 from ratekit.core.errors import RatekitError
 from ratekit.core.events import decisions
 from ratekit.core.outages import StoreOutage
@@ -50,14 +52,14 @@ def decide_request(
     takes more time than that saves.
     """
     known: RateLimitResult | RatekitError | None = None
-    if is_on and len(groups) == 1 and ledger.is_new and not decisions.listeners:
+    if is_on and ledger.is_new and len(groups) == 1 and not decisions.listeners:
         group = groups[0]
         chosen = limiter if group.on_outage is None else limiter.with_on_outage(group.on_outage)
         if chosen.asks_store_alone and type(chosen) is AsyncRateLimiter:
             first = _First(group, writer, chosen)
             if together and chosen.store.is_local:
                 yield from first.decide_together()
-            elif (waiting := chosen.store.submit(group.call, first.finish)) is not None:
+            elif (waiting := chosen.store.submit(group.call, first)) is not None:
                 yield from waiting.__await__()
             if first.lines is not None:
                 ledger.admit(first)
@@ -84,7 +86,7 @@ class _First(Admission):
     def decide(self) -> None:
         """Ask a store that answers at once."""
         try:
-            self._limiter.store.submit(self.group.call, self.finish)
+            self._limiter.store.submit(self.group.call, self)
         except Exception as error:  # noqa: BLE001 - raised in the request's own task, and not in that of another
             self.error = error
 
@@ -113,14 +115,15 @@ class _First(Admission):
         if self.error is not None:
             raise self.error
 
-    def finish(self, answer: Figures | StoreOutage) -> None:
+    def __call__(self, answer: Figures | StoreOutage) -> None:
         """Take the store's answer, where it arrives."""
-        call = self.group.call
         if isinstance(answer, StoreOutage):
             self.known = self._without_store(answer)
             return
-        self.took(self._limiter.store.place, answer)
-        self.lines = self.writer.window_lines(call.compiled.limits, answer)
+        self.figures = answer
+        self.place = self._limiter.store.place
+        self.at = monotonic() if clock.source is None else clock.steady()
+        self.lines = self.writer.window_lines(self.group.call.compiled.limits, answer)
         if self.lines is None:
             result = self.result()
             if result.allowed:
