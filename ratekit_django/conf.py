@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings
+from django.core import mail
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
@@ -37,6 +39,7 @@ KEYS: dict[str, Any] = {
     "ANONYMOUS": None,
     "MODE": None,
     "FLEET_MODE": False,
+    "FOLLOW_OVERRIDES": None,
     "HEADERS": DEFAULT_STYLE,
     "BODY": None,
     "TEMPLATE": "429.html",
@@ -48,10 +51,14 @@ KEYS: dict[str, Any] = {
 }
 
 
+_CHECKED = ("identify", "anonymous", "mode", "fleet_mode", "follows_overrides", "writer", "template", "proxies", "rules")
+
+
 class Conf:
     """What RATEKIT says, in the form in which it is used. A value that makes no sense is a ConfigurationError."""
 
     _follower: Follower | None = None
+    _overrides: Any = None  # what follows the overrides in the database, False if nothing does
 
     @property
     def given(self) -> Mapping[str, Any]:
@@ -150,22 +157,49 @@ class Conf:
         if self.fleet_mode and self._follower is None:
             self._follower = follow(self.store_url, prefix=self.prefix)
 
+    @cached_property
+    def follows_overrides(self) -> bool:
+        """FOLLOW_OVERRIDES: whether overrides are copied from the database, which ratekit_django.database is for.
+
+        By default they are if that application is installed, but in tests, where a thread may not use the database.
+        """
+        given = self["FOLLOW_OVERRIDES"]
+        if not isinstance(given, bool | None):
+            raise ConfigurationError(f"FOLLOW_OVERRIDES {given!r} is neither True nor False")
+        is_installed = apps.is_installed("ratekit_django.database")
+        if given and not is_installed:
+            raise ConfigurationError("FOLLOW_OVERRIDES True needs 'ratekit_django.database' in INSTALLED_APPS")
+        return is_installed and not hasattr(mail, "outbox") if given is None else given
+
+    def follow_overrides(self) -> None:
+        """Begin to copy overrides from the database, with the first request that is limited, and go on after a fork."""
+        if self._overrides is None:
+            self._overrides = False
+            if self.follows_overrides:
+                from ratekit_django.database.overrides import follow as follow_overrides
+
+                self._overrides = follow_overrides()
+        elif self._overrides:
+            self._overrides.revive()
+
     def mode_of(self, limit: ViewLimit) -> RateLimitMode:
         """Return the mode of a limit now: the weakest of the global one, MODE, and its own."""
         self.follow_fleet()
+        self.follow_overrides()
         mode = current_mode(limit.mode)
         return mode if self.mode is None else weakest(mode, self.mode)
 
     def check(self) -> None:
         """Read every setting, and make a limiter, which opens no connection: what makes no sense is told now."""
-        for name in ("identify", "anonymous", "mode", "fleet_mode", "writer", "template", "proxies", "rules"):
+        for name in _CHECKED:
             getattr(self, name)
         self.limiter()
 
     def reset(self) -> None:
         """Forget what was read, and close what was opened."""
-        if self._follower is not None:
-            self._follower.close()
+        for follower in (self._follower, self._overrides):
+            if follower:
+                follower.close()
         for limiter in vars(self).get("_limiters", {}).values():
             limiter.close()
         vars(self).clear()

@@ -14,6 +14,7 @@ try:
     from sqlalchemy.exc import DBAPIError, IntegrityError
     from sqlalchemy.exc import TimeoutError as PoolTimeoutError
     from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+    from sqlalchemy.pool import NullPool
 except ImportError:
     raise MissingExtraError("a database", "sql") from None
 
@@ -59,9 +60,9 @@ def _made(create: Any, url: URL, options: dict[str, Any]) -> Any:
 
 
 def _pool_of(url: URL) -> dict[str, Any]:
-    if url.get_backend_name() == "sqlite":
-        return {}
-    return _POOL
+    if url.get_backend_name() != "sqlite":
+        return _POOL
+    return {"poolclass": NullPool} if "uri" in url.query else {}  # a database of others in memory: they keep it
 
 
 def _connect_arguments(url: URL) -> dict[str, Any]:

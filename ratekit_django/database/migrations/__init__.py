@@ -1,0 +1,1 @@
+"""Migrations: they run those of ratekit's own tree, in Django's database."""
