@@ -43,6 +43,7 @@ class RateLimitMiddleware:
     """
 
     options_class: type[MiddlewareOptions] = MiddlewareOptions
+    route_of: Callable[[Any], str] | None = None  # names the route of a request, where a framework's middleware knows it
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class RateLimitMiddleware:
         self.limiter = limiter or AsyncRateLimiter(store, **of_limiter)
         if fleet_mode:
             follow(limiter if limiter is not None else store)
-        self.options = self.options_class(self.limiter, **options)
+        self.options = self.options_class(self.limiter, route_of=self.route_of, **options)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it in place of the application."""
@@ -68,13 +69,13 @@ class RateLimitMiddleware:
             return
         options = self.options
         mode = options.mode()
-        rules = () if mode is _OFF else self._rules_of(scope, receive)
+        rules = () if mode is _OFF else self._rules_of(scope)
         if not rules:
             await self._answer(scope, receive, send, Ledger())
             return
         groups = options.known_groups(rules, asgi_peer(scope), mode)
         if groups is None:
-            body = _Body(self.request(scope, receive), receive)
+            body = _Body(self.request(scope), receive)
             read = await arun(options.read(body.request, rules, mode, body.load), self.limiter)
             receive = body.receive
             if isinstance(read, ErrorResponse):
@@ -93,13 +94,13 @@ class RateLimitMiddleware:
                 return
         await self._answer(scope, receive, send, ledger)
 
-    def _rules_of(self, scope: Scope, receive: Receive) -> Sequence[Rule]:
+    def _rules_of(self, scope: Scope) -> Sequence[Rule]:
         table = self.options.table
         if table is not None:
             return table.found[scope.get("method", "GET"), asgi_path(scope)]
-        return self.options.rules.find(self.request(scope, receive))
+        return self.options.rules.find(self.request(scope))
 
-    def request(self, scope: Scope, receive: Receive) -> AsgiRequest:
+    def request(self, scope: Scope) -> AsgiRequest:
         """Return a request as key functions and rules see it."""
         return AsgiRequest(scope, self.options.proxies)
 

@@ -14,7 +14,7 @@ from ratekit_django.apply import (
     apply_element_rate_limit,
     apply_rate_limit,
 )
-from ratekit_django.conf import get_async_limiter, get_limiter
+from ratekit_django.conf import get_async_limiter, get_limiter, get_plans
 from ratekit_django.decisions import client_address
 from ratekit_django.decorators import RateLimitMixin, rate_limit
 
@@ -30,5 +30,6 @@ __all__ = [
     "client_address",
     "get_async_limiter",
     "get_limiter",
+    "get_plans",
     "rate_limit",
 ]

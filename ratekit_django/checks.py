@@ -16,7 +16,7 @@ from ratekit.core.errors import ConfigurationError
 from ratekit.web.url_rules import fits
 from ratekit.web.view_limit import PROJECT, ViewLimit
 from ratekit_django.cache_url import eviction_policy
-from ratekit_django.conf import KEYS, conf, num_proxies, workers
+from ratekit_django.conf import CHECKED, KEYS, conf, num_proxies, workers
 from ratekit_django.decorators import limits_of_view
 from ratekit_django.urls import Url, every_url
 
@@ -36,9 +36,9 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     except ConfigurationError as error:
         return [Error(str(error), id="ratekit.E002")]
     found: list[CheckMessage] = [_unknown(key) for key in unknown]
-    for name in ("identify", "anonymous", "mode", "fleet_mode", "writer", "template", "proxies"):
+    for name in CHECKED:
         found += _told("ratekit.E002", partial(getattr, conf, name))
-    found += _told("ratekit.E003", lambda: conf.rules)
+    found += _told("ratekit.E003", lambda: conf.rules) or _told("ratekit.E002", lambda: conf.rules.check_plans(conf.plan_of))
     return found + _told("ratekit.E002", conf.limiter)
 
 

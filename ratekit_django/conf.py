@@ -25,6 +25,7 @@ from ratekit.web.answers import ResponseWriter
 from ratekit.web.arguments import checked_mode, current_mode
 from ratekit.web.client_address import X_FORWARDED_FOR, TrustedProxies
 from ratekit.web.identity import DEFAULT_ANONYMOUS, check_anonymous
+from ratekit.web.plans import PlanFunction, Plans, as_plans
 from ratekit.web.url_rules import UrlRules
 from ratekit.web.view_limit import ViewLimit
 from ratekit_django.cache_url import url_of_cache
@@ -48,10 +49,14 @@ KEYS: dict[str, Any] = {
     "RULES": None,
     "DEFAULT": None,
     "EXEMPT": (),
+    "PLANS": None,
+    "PLAN_OF": None,
 }
 
 
-_CHECKED = ("identify", "anonymous", "mode", "fleet_mode", "follows_overrides", "writer", "template", "proxies", "rules")
+CHECKED = (
+    "identify", "anonymous", "mode", "fleet_mode", "follows_overrides", "writer", "template", "proxies", "plans", "plan_of",
+)  # fmt: skip
 
 
 class Conf:
@@ -140,6 +145,17 @@ class Conf:
         """RULES, DEFAULT and EXEMPT: limits by URL names and patterns."""
         return UrlRules(self["RULES"], self["DEFAULT"], self["EXEMPT"])
 
+    @cached_property
+    def plans(self) -> Plans:
+        """PLANS: named sets of limits, as a dict, Plans, or the dotted path of one."""
+        given = self["PLANS"]
+        return as_plans(_imported("PLANS", given) if isinstance(given, str) else given)
+
+    @cached_property
+    def plan_of(self) -> PlanFunction | None:
+        """PLAN_OF: the callable that names the plan of a request."""
+        return _callable("PLAN_OF", self["PLAN_OF"])
+
     def limiter(self, on_outage: str | None = None) -> RateLimiter:
         """Return the limiter that waits, made on first use."""
         made = self._limiters.get(on_outage)
@@ -191,8 +207,9 @@ class Conf:
 
     def check(self) -> None:
         """Read every setting, and make a limiter, which opens no connection: what makes no sense is told now."""
-        for name in _CHECKED:
+        for name in (*CHECKED, "rules"):
             getattr(self, name)
+        self.rules.check_plans(self.plan_of)
         self.limiter()
 
     def reset(self) -> None:
@@ -237,13 +254,17 @@ def workers() -> str | None:
 def _callable(key: str, value: Any) -> Callable[[Any], Any] | None:
     if value is None:
         return None
-    try:
-        found = import_string(value) if isinstance(value, str) else value
-    except ImportError as error:
-        raise ConfigurationError(f"{key} {value!r} cannot be imported: {error}") from None
+    found = _imported(key, value) if isinstance(value, str) else value
     if not callable(found):
         raise ConfigurationError(f"{key} {value!r} is neither a callable nor the dotted path of one")
     return found  # type: ignore[no-any-return]
+
+
+def _imported(key: str, path: str) -> Any:
+    try:
+        return import_string(path)
+    except ImportError as error:
+        raise ConfigurationError(f"{key} {path!r} cannot be imported: {error}") from None
 
 
 conf = Conf()
@@ -257,6 +278,11 @@ def get_limiter() -> RateLimiter:
 def get_async_limiter() -> AsyncRateLimiter:
     """Return the project's limiter, for async views under ASGI: get_limiter, awaited."""
     return conf.async_limiter()
+
+
+def get_plans() -> Plans:
+    """Return the project's plans: their `replace` puts others in force at once, in this process."""
+    return conf.plans
 
 
 def _follow(*, setting: str, **_: Any) -> None:

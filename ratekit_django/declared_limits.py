@@ -27,7 +27,7 @@ class _Declared(NamedTuple):
 
     @property
     def endpoint(self) -> str:
-        return self.limit.endpoint or self.url.route
+        return self.limit.fixed_endpoint or self.url.route
 
     def counts(self, method: str) -> bool:
         return self.limit.counts(method) and (self.methods is None or method in self.methods)
@@ -49,7 +49,11 @@ class DeclaredRules(Rules):
         limits: dict[str, Limit] = {}
         counted = [one for one in found if one.endpoint == endpoint]
         for one in counted:
-            limits = {limit.name: limit for limit in one.limit.policy_on(method, one.url.operation).limits} | limits
+            policy = one.limit.policy_on(method, one.url.operation)
+            if policy is not None:  # others depend on the request
+                limits = {limit.name: limit for limit in policy.limits} | limits
+        if not limits:
+            return None
         return Rule(endpoint=endpoint, policy=Policy(endpoint, limits.values()), mode=_mode_of(counted))
 
 
@@ -67,8 +71,8 @@ def _declared() -> Iterator[_Declared]:
             yield _Declared(url, limit)
         yield from _declared_by_ninja(url)
     for limit in conf.rules.limits:
-        if limit.endpoint is not None:
-            yield _Declared(Url(limit.endpoint, "", None), limit)
+        if limit.fixed_endpoint is not None:
+            yield _Declared(Url(limit.fixed_endpoint, "", None), limit)
 
 
 def _limits_of_drf(view: Any) -> Sequence[ViewLimit]:

@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from ratekit.core.errors import ConfigurationError, MissingExtraError, RateLimitExceeded
 from ratekit.web.answers import ErrorResponse
 from ratekit.web.decide import Verdict
-from ratekit.web.plans import RuleLimits
+from ratekit.web.plans import LimitsFunction, RuleLimits
 from ratekit.web.view_limit import USER, ViewLimit, ViewOptions, Who, view_limit
 from ratekit_django.conf import conf
 from ratekit_django.decisions import client_address, decide, user_subject
@@ -38,13 +38,14 @@ class Refused(APIException):
 class RateLimitThrottle(BaseThrottle):
     """Limits each user, and requests without a user by the address.
 
-    rate is the limit: a rate, several, a Limit or a Policy. Without one, the scope has it: in the view's throttle_rates, in
+    rate is the limit: a rate, several, a Limit, a Policy, or a callable of the request (in the body of a class, a
+    staticmethod), as for rate_limit. Without one, the scope has it: in the view's throttle_rates, in
     THROTTLE_RATES of the class, else in DEFAULT_THROTTLE_RATES; None there means not limited. The views of a scope are
     counted together; without a scope, each URL pattern is counted for itself. options are those of rate_limit: by, cost,
     methods, endpoint, mode, on_outage, anonymous. Subclasses may override get_rate and get_cache_key, as those of DRF.
     """
 
-    rate: RuleLimits | None = None
+    rate: RuleLimits | LimitsFunction | None = None
     scope: str | None = None
     THROTTLE_RATES: Mapping[str, RuleLimits | None] | None = None
     cache_format = "throttle_%(scope)s_%(ident)s"  # for a get_cache_key that was written for DRF
@@ -58,12 +59,14 @@ class RateLimitThrottle(BaseThrottle):
             cls.make_limit(cls.rate, None)  # one that makes no sense is told now
 
     @classmethod
-    def of(cls, rate: RuleLimits, **options: Unpack[ViewOptions]) -> type[RateLimitThrottle]:
+    def of(cls, rate: RuleLimits | LimitsFunction, **options: Unpack[ViewOptions]) -> type[RateLimitThrottle]:
         """Make a throttle for `throttle_classes`: `[RateLimitThrottle.of("20/min", by="ip")]`."""
-        return type(cls.__name__, (cls,), {"rate": rate, "options": cls.options | options, "__module__": cls.__module__})
+        given = staticmethod(rate) if callable(rate) else rate
+        attributes = {"rate": given, "options": cls.options | options, "__module__": cls.__module__}
+        return type(cls.__name__, (cls,), attributes)
 
     @classmethod
-    def make_limit(cls, rate: RuleLimits, endpoint: str | None) -> ViewLimit:
+    def make_limit(cls, rate: RuleLimits | LimitsFunction, endpoint: str | None) -> ViewLimit:
         """Make the limit of a rate; for a scope, it is counted under that name."""
         defaults = {"by": USER, "anonymous": "ip", "endpoint": endpoint}
         return view_limit(limits=rate, **(defaults | cls.options))

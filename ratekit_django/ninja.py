@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any, Unpack
 
 from ratekit.core.errors import MissingExtraError, RateLimitExceeded
-from ratekit.web.plans import RuleLimits
+from ratekit.web.plans import LimitsFunction, RuleLimits
 from ratekit.web.view_limit import USER, ViewOptions, view_limit
 from ratekit_django.conf import conf
 from ratekit_django.decisions import decide
@@ -27,11 +27,12 @@ _wait: ContextVar[float | None] = ContextVar("ratekit_ninja_wait", default=None)
 class RateLimitThrottle(BaseThrottle):
     """Limits each user, and who is not authenticated by the address: `throttle=[RateLimitThrottle("20/min")]`.
 
-    rate is a rate, several, a Limit or a Policy; options are those of rate_limit. Ninja calls throttles of async operations
-    on the event loop, where they block it while the store answers: there, use rate_limit on the function.
+    rate is a rate, several, a Limit, a Policy, or a callable of the request; options are those of rate_limit. Ninja calls
+    throttles of async operations on the event loop, where they block it while the store answers: there, use rate_limit on
+    the function.
     """
 
-    def __init__(self, rate: RuleLimits, **options: Unpack[ViewOptions]) -> None:
+    def __init__(self, rate: RuleLimits | LimitsFunction, **options: Unpack[ViewOptions]) -> None:
         given: ViewOptions = {"by": USER, "anonymous": "ip", **options}
         self.limit = view_limit(limits=rate, **given)
         self._warned = False

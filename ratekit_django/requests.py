@@ -188,6 +188,11 @@ class RequestState:
         """The results of the limits that were decided so far, in this dispatch of the request to a view."""
         return tuple(self.ledger.results)
 
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether a limit has said no, one with block=False or in monitor mode included."""
+        return any(result.is_over_limit for result in self.ledger.results)
+
     def begin(self) -> Dispatch:
         """Begin the outermost dispatch of the request."""
         outer = self._outer

@@ -11,6 +11,7 @@ from ratekit_fastapi.apply import apply_element_rate_limit, apply_rate_limit
 from ratekit_fastapi.dependencies import PathRateLimiter, ProjectRateLimiter, RateLimiterDependency
 from ratekit_fastapi.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError
 from ratekit_fastapi.installation import install
+from ratekit_fastapi.middleware import RateLimitMiddleware
 from ratekit_fastapi.openapi import RATE_LIMIT_RESPONSES
 from ratekit_fastapi.settings import limiter_of
 
@@ -19,6 +20,7 @@ __all__ = [
     "PathRateLimiter",
     "ProjectRateLimiter",
     "RateLimitExceeded",
+    "RateLimitMiddleware",
     "RateLimitUnavailable",
     "RateLimiterDependency",
     "UnusableRequestError",

@@ -13,6 +13,7 @@ from ratekit.core.modes import RateLimitMode
 from ratekit.core.results import RateLimitResult
 from ratekit.stores.contract import AsyncClient
 from ratekit.web.arguments import cost_of, refuse_unknown
+from ratekit.web.decide import grouped
 from ratekit.web.identity import By
 from ratekit_fastapi.decisions import raise_undecided, run, write_headers
 from ratekit_fastapi.dependencies import ProjectRateLimiter
@@ -96,13 +97,14 @@ async def _apply(
         return None
     try:
         await settings.identity(request)
-        check = limiter.check_of(request, settings, mode, cost_of(amount, request))
+        check = limiter.check_of(request, settings, mode, cost=cost_of(amount, request))
     except RatekitError as error:
         raise_undecided(error, mode, request.scope)
         return None
     if check is None:
-        limiter.note_pass(request)
         return None
-    result = await run([check], settings.limiter(None, redis_client), request.scope, settings, once=False)
+    decider = settings.limiter(None, redis_client)
+    groups = grouped([check], one_slot=decider.store.one_slot)
+    result = await run(groups, decider, request.scope, settings, once=False)
     write_headers(response, request.scope, settings)
     return result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from starlette.requests import HTTPConnection
@@ -11,6 +11,7 @@ from starlette.websockets import WebSocket, WebSocketState
 
 from ratekit.asgi import Scope
 from ratekit.core import errors
+from ratekit.core.limits import Policy
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import AsyncRateLimiter
@@ -30,50 +31,82 @@ DECIDED = "ratekit.decided"  # in the scope: the limiters that have decided the 
 _ON, _OFF = RateLimitMode.ON, RateLimitMode.OFF
 
 
-async def decide_route(limiter: RateLimiterDependency, connection: HTTPConnection, response: Response) -> None:
+_Decided = dict["RateLimiterDependency", RateLimitResult | None]
+
+
+async def decide_route(
+    limiter: RateLimiterDependency, connection: HTTPConnection, response: Response, **found: object
+) -> RateLimitResult | None:
     """Decide a request by a limiter, together with those of the route that run right after it.
 
-    Raises if it is refused. Each message of an open WebSocket is decided for itself.
+    Raises if the request is refused. Returns the result of a limiter that does not block. Each message of an open WebSocket
+    is decided for itself. found is what the dependency that by= names has answered.
     """
     scope, mode = connection.scope, limiter.current_mode()
     if mode is _OFF:
-        return
+        return None
     settings = settings_of(scope)
     per_message = type(connection) is WebSocket and connection.application_state is WebSocketState.CONNECTED
-    decided: list[RateLimiterDependency] = [] if per_message else scope.setdefault(DECIDED, [])
+    decided: _Decided = {} if per_message else scope.setdefault(DECIDED, {})
     if decided and limiter in decided:
-        return
-    decided.append(limiter)
-    groups = _known_groups(limiter, scope, settings) if mode is _ON else None
+        return decided[limiter]
+    decided[limiter] = None
+    asked = None if limiter.policy is not None else await _asked_policy(limiter, connection, settings, mode)
+    if asked is None and limiter.policy is None:
+        return None
+    groups = _known_groups(limiter, scope, settings, asked) if mode is _ON else None
     if groups is None:
-        groups = await _groups(limiter, connection, settings, mode, decided)
-    if groups:
-        ledger = Ledger.of(scope)
+        groups = await _groups(limiter, connection, settings, mode, decided, asked, found)
+    if not groups:
+        return None
+    ledger = Ledger.of(scope)
+    if not limiter.block:
+        decided[limiter] = await run(groups, settings.own_limiter, scope, settings, once=not per_message)
+    else:
         verdict = await decide_request(groups, ledger, settings.writer, settings.own_limiter, once=not per_message)
         if verdict.response is not None:
             _raise(verdict, scope)
-        if SETTINGS not in scope:  # else a middleware of ours writes them
-            lines = response.raw_headers
-            lines[:] = ledger.write_headers(settings.writer, lines)
+    if SETTINGS not in scope:  # else a middleware of ours writes them
+        lines = response.raw_headers
+        lines[:] = ledger.write_headers(settings.writer, lines)
+    return decided[limiter]
 
 
-def _known_groups(limiter: RateLimiterDependency, scope: Scope, settings: Settings) -> Sequence[Group] | None:
+async def _asked_policy(
+    limiter: RateLimiterDependency, connection: HTTPConnection, settings: Settings, mode: RateLimitMode
+) -> Policy | None:
+    """Ask for the limits of a request. None: it is not limited, or it passes although it could not be found out."""
+    try:
+        return await limiter.asked_policy(connection, settings)
+    except errors.RatekitError as error:
+        raise_undecided(error, mode, connection.scope)
+        return None
+
+
+def _known_groups(
+    limiter: RateLimiterDependency, scope: Scope, settings: Settings, asked: Policy | None
+) -> Sequence[Group] | None:
     """Return the checks of an earlier request to the same route, by the same peer, if they are the same for each."""
     if "app_root_path" in scope:  # the same route may be mounted in several places
         return None
     route = effective_route(scope) if scope.get("fastapi") else scope.get("route")
     client = scope.get("client") if limiter.is_by_peer else None
-    known_route, groups = settings.known_groups[limiter.version, id(route), client[0] if client else None]
-    return groups if known_route is route else None
+    key = (limiter.version, id(route), client[0] if client else None, id(asked))
+    known_route, known_policy, groups = settings.known_groups[key]
+    return groups if known_route is route and known_policy is asked else None
 
 
 def _keep_groups(
-    limiter: RateLimiterDependency, connection: HTTPConnection, settings: Settings, groups: Sequence[Group]
+    limiter: RateLimiterDependency,
+    connection: HTTPConnection,
+    settings: Settings,
+    asked: Policy | None,
+    groups: Sequence[Group],
 ) -> None:
     """Keep checks for later requests, if they are the same for each."""
     if len(groups) == 1 and not groups[0].is_single_use and limiter.is_same_for(connection, settings):
         route, peer = effective_route(connection.scope), asgi_peer(connection.scope) if limiter.is_by_peer else None
-        settings.known_groups.keep((limiter.version, id(route), peer), (route, groups))
+        settings.known_groups.keep((limiter.version, id(route), peer, id(asked)), (route, asked, groups))
 
 
 async def _groups(
@@ -81,50 +114,54 @@ async def _groups(
     connection: HTTPConnection,
     settings: Settings,
     mode: RateLimitMode,
-    decided: list[RateLimiterDependency],
+    decided: _Decided,
+    asked: Policy | None,
+    found: Mapping[str, object],
 ) -> Sequence[Group]:
     """Return the checks of a limiter and of those that run right after it; none if the request is not limited."""
     scope = connection.scope
     try:
+        if found:
+            limiter.note_subject(connection, found)
         check = (
-            await limiter.check(connection, settings, mode)
+            await limiter.check(connection, settings, mode, asked)
             if limiter.has_to_wait
-            else limiter.check_of(connection, settings, mode)
+            else limiter.check_of(connection, settings, mode, asked)
         )
     except errors.RatekitError as error:
         raise_undecided(error, mode, scope)
         return ()
     if check is None:
-        limiter.note_pass(connection)
         return ()
     checks = [check]
-    if after := limiters_after(effective_route(scope), limiter):
+    if limiter.block and (after := limiters_after(effective_route(scope), limiter)):
         checks += await _checks_after(not_overridden(after, scope), connection, settings, decided)
     groups = grouped(checks, one_slot=settings.own_limiter.store.one_slot)
     if mode is _ON:
-        _keep_groups(limiter, connection, settings, groups)
+        _keep_groups(limiter, connection, settings, asked, groups)
     return groups
 
 
 async def _checks_after(
-    limiters: Sequence[RateLimiterDependency],
-    connection: HTTPConnection,
-    settings: Settings,
-    decided: list[RateLimiterDependency],
+    limiters: Sequence[RateLimiterDependency], connection: HTTPConnection, settings: Settings, decided: _Decided
 ) -> list[Check]:
-    """Return the checks of the limiters that run right after one, and take note that they are decided."""
+    """Return the checks of the limiters that run right after one, and take note that they are decided.
+
+    One that does not block is decided when FastAPI calls it: it is a call of its own in any case, and has its own result.
+    """
     checks = []
     for other in limiters:
         mode = other.current_mode()
-        if other in decided or mode is _OFF:
+        if other in decided or mode is _OFF or not other.block:
             continue
         try:
-            check = await other.check(connection, settings, mode)
+            asked = None if other.policy is not None else await other.asked_policy(connection, settings)
+            is_limited = other.policy is not None or asked is not None
+            check = await other.check(connection, settings, mode, asked) if is_limited else None
         except errors.RatekitError:
             continue  # it raises the same when FastAPI calls it
-        if check is not None:
-            decided.append(other)
-            checks.append(check)
+        decided[other] = None
+        checks += [] if check is None else [check]
     return checks
 
 
@@ -135,10 +172,9 @@ def not_overridden(limiters: Sequence[RateLimiterDependency], scope: Scope) -> S
 
 
 async def run(
-    checks: Sequence[Check], limiter: AsyncRateLimiter, scope: Scope, settings: Settings, *, once: bool
+    groups: Sequence[Group], limiter: AsyncRateLimiter, scope: Scope, settings: Settings, *, once: bool
 ) -> RateLimitResult | None:
-    """Decide a request by checks, and raise if it is refused."""
-    groups = grouped(checks, one_slot=limiter.store.one_slot)
+    """Decide a request by the engine, and raise if it is refused. The result is that of the last group."""
     place = limiter.store.place
     verdict = await arun(decide(groups, Ledger.of(scope), settings.writer, place, once=once), limiter)
     if verdict.response is not None:

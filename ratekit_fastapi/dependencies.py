@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Never, TypedDict, Unpack
 
+from fastapi import params
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from ratekit.core import keys
+from ratekit.core.errors import ConfigurationError
 from ratekit.core.limit_names import qualified, with_cost
 from ratekit.core.limits import Limit, Policy
-from ratekit.core.modes import RateLimitMode
+from ratekit.core.modes import RateLimitMode, weakest
 from ratekit.core.protocol import encode_keys
 from ratekit.web.arguments import (
     check_endpoint,
+    checked_block,
     checked_cost,
     checked_mode,
     checked_on_outage,
@@ -34,13 +37,14 @@ from ratekit.web.identity import (
     as_key_function,
     asubject_of,
     check_anonymous,
+    checked_subject,
     client_ip,
     note_address,
     note_pass,
     subject_of,
     why_nobody,
 )
-from ratekit.web.plans import RuleLimits, policy_of
+from ratekit.web.plans import NO_LIMITS, LimitsFunction, RuleLimits, declared, without_slots
 from ratekit_fastapi import decisions
 from ratekit_fastapi.requests import StarletteRequest, load_body
 from ratekit_fastapi.routes import RateLimiterMark, effective_route, endpoint_of, limiters_after, operation_of
@@ -50,7 +54,11 @@ _NO_PROJECT = (
     "it has no project. A limiter in dependencies=[…] runs before authentication that is declared as a parameter: "
     "declare it after, or set identify=; anonymous= says what happens to requests without a project"
 )
-_DERIVED = ("version", "_hash", "_key_function", "_policies", "current_mode")  # from what else makes a limiter what it is
+# What follows from what else makes a limiter what it is.
+_DERIVED = ("version", "_hash", "_key_function", "_policies", "current_mode", "__signature__")
+_FOUND = "ratekit_subject"  # the parameter in which FastAPI hands over what the dependency that by= names has answered
+_NO_SUBJECTS: dict[int, str | None] = {}
+_ON = RateLimitMode.ON
 SUBJECTS = "ratekit.subjects"  # in the scope: whom a limiter limits, where that had to be awaited, by the limiter's id
 _TAGGED = re.compile(r"[^{}]+\{[^{}]+\}[^{}]*").fullmatch
 
@@ -58,13 +66,14 @@ _TAGGED = re.compile(r"[^{}]+\{[^{}]+\}[^{}]*").fullmatch
 class LimiterArguments(TypedDict, total=False):
     """The keyword arguments of every limiter for `Depends`: see RateLimiterDependency."""
 
-    limits: RuleLimits | None
+    limits: RuleLimits | LimitsFunction | None
     policy: Policy | Limit | None
     cost: int | Callable[[Any], Any]
     endpoint: str | None
     mode: str | RateLimitMode | None
     on_outage: str | None
-    by: By | None
+    by: By | params.Depends | None
+    block: bool
 
 
 _ARGUMENTS = {*LimiterArguments.__annotations__, "max_requests", "expiry", "anonymous"}
@@ -73,8 +82,11 @@ _ARGUMENTS = {*LimiterArguments.__annotations__, "max_requests", "expiry", "anon
 class RateLimiterDependency(RateLimiterMark):
     """A limiter for `Depends`: of HTTP and of WebSocket routes.
 
-    limits, a policy, or max_requests per expiry seconds; cost is a number or a callable of the request; endpoint is the
-    route's template unless it is given; mode and on_outage are this limiter's own; by says who is limited.
+    limits, a policy, or max_requests per expiry seconds. limits may be a callable of the request, which answers limits, a
+    Policy, the name of a plan, or None (not limited); "plan" asks the plan_of of `install`. cost is a number or a callable
+    of the request; endpoint is the route's template unless it is given; mode and on_outage are this limiter's own. by says
+    who is limited: a key function, a callable of the request, or Depends(…), whose answer is the subject. Callables may be
+    async. block=False counts, and never refuses: the endpoint reads the result, which the dependency returns.
     Subclasses may override make_key and make_override_key.
     """
 
@@ -83,28 +95,32 @@ class RateLimiterDependency(RateLimiterMark):
         max_requests: int | None = None,
         expiry: float | None = None,
         *,
-        limits: RuleLimits | None = None,
+        limits: RuleLimits | LimitsFunction | None = None,
         policy: Policy | Limit | None = None,
         cost: int | Callable[[Any], Any] = 1,
         endpoint: str | None = None,
         mode: str | RateLimitMode | None = None,
         on_outage: str | None = None,
-        by: By | None = None,
+        by: By | params.Depends | None = None,
+        block: bool = True,
         **unknown: Never,
     ) -> None:
-        refuse_unknown(
-            type(self).__name__, unknown, {*LimiterArguments.__annotations__, "max_requests", "expiry", "anonymous"}
-        )
+        refuse_unknown(type(self).__name__, unknown, _ARGUMENTS)
         self.cost = checked_cost(cost)
-        self.policy = with_cost(policy_of(max_requests, expiry, limits, policy), cost)
+        self.declared = declared(max_requests, expiry, limits, policy)
+        fixed = self.declared.policy
+        self.policy = None if fixed is None else with_cost(without_slots(fixed), cost)
         self._hash = hash((type(self), self.policy, endpoint))
+        self.block = checked_block(block)
         self._policies: dict[str, Policy] = {}
         self.endpoint = check_endpoint(endpoint)
         self.mode = checked_mode(mode)
-        self.current_mode = mode_reader(self.mode)  # the mode for this request
+        self.current_mode = mode_reader(self.mode if self.block else weakest(self.mode or _ON, RateLimitMode.MONITOR))
         self.on_outage = checked_on_outage(on_outage)
         self._by = by
-        self._key_function = as_key_function(by) if by is not None else None
+        self._key_function = None if by is None else _key_function(by)
+        if type(self).__call__ is RateLimiterDependency.__call__:
+            self.__signature__ = _signature(by if isinstance(by, params.Depends) else None)
         self.needs_body = self._key_function is not None and self._key_function.needs_body
         self.needs_identity = self._uses_project and by is None
         self._is_awaited = self._key_function is not None and self._key_function.aread is not None
@@ -152,9 +168,25 @@ class RateLimiterDependency(RateLimiterMark):
         """Return what is limited: the endpoint that was given, else the template of the route."""
         return self.endpoint or endpoint_of(request.scope)
 
+    def _operation(self, request: HTTPConnection) -> str:
+        """Return what tells the operation's counters: each of a path counts for itself, unless an endpoint was given."""
+        return "" if self.endpoint is not None else operation_of(request.scope)
+
+    async def asked_policy(self, request: HTTPConnection, settings: Settings) -> Policy | None:
+        """Ask for the limits of a request. None: it is not limited."""
+        answer = self.declared.function(settings.plan_of)(request)
+        answer = await answer if inspect.isawaitable(answer) else answer
+        policy = settings.plans.policy(answer, self._operation(request), self.cost)
+        if policy is None:
+            note_pass(self.endpoint_for(request), NO_LIMITS)
+            return None
+        return without_slots(policy)
+
     def policy_for(self, request: HTTPConnection) -> Policy:
-        """Return the policy of the operation: each of a path counts for itself, unless an endpoint was given for all."""
-        operation = "" if self.endpoint is not None else operation_of(request.scope)
+        """Return the fixed policy of the operation."""
+        if self.policy is None:
+            raise ConfigurationError("the limits of this limiter depend on the request: ask asked_policy")
+        operation = self._operation(request)
         if not operation:
             return self.policy
         if operation not in self._policies:
@@ -163,33 +195,45 @@ class RateLimiterDependency(RateLimiterMark):
 
     __call__ = decisions.decide_route
 
-    async def check(self, request: HTTPConnection, settings: Settings, mode: RateLimitMode) -> Check | None:
-        """Return what there is to decide about a request; None if it is not limited here."""
+    async def check(
+        self, request: HTTPConnection, settings: Settings, mode: RateLimitMode, asked: Policy | None = None
+    ) -> Check | None:
+        """Return what there is to decide about a request; None if it is not limited here.
+
+        asked is the policy that asked_policy has returned, for a limiter whose limits are not fixed.
+        """
         if self.needs_identity:
             await settings.identity(request)
         if self.needs_body:
             await self.load_body(request)
         if self._is_awaited and self._key_function is not None:
-            subject = await asubject_of(self._key_function, _front_request(request))
-            request.scope.setdefault(SUBJECTS, {})[id(self)] = subject
+            self._keep_subject(request, await asubject_of(self._key_function, _front_request(request)))
         cost = self.cost if type(self.cost) is int else await self.cost_for(request)
-        return self.check_of(request, settings, mode, cost)
+        return self.check_of(request, settings, mode, asked, cost)
 
     def check_of(
-        self, request: HTTPConnection, settings: Settings, mode: RateLimitMode, cost: int | None = None
+        self,
+        request: HTTPConnection,
+        settings: Settings,
+        mode: RateLimitMode,
+        asked: Policy | None = None,
+        cost: int | None = None,
     ) -> Check | None:
-        """Return what there is to decide about a request, where nothing has to be awaited for it."""
+        """Return what there is to decide about a request, where nothing has to be awaited for it any more."""
+        policy = self.policy_for(request) if asked is None else asked
         cost = cost_of(self.cost, request) if cost is None else cost
         endpoint = self.endpoint_for(request)
         if not self._has_own_keys:
             subject = self.subject(request)
             if subject is None:
+                self.note_pass(request)
                 return None
-            return Check.of(self.policy_for(request), subject, endpoint, settings.prefix, cost, mode, self.on_outage)
+            return Check.of(policy, subject, endpoint, settings.prefix, cost, mode, self.on_outage)
         key = self._checked_key(request, self.make_key(request))
         if key is None:
+            self.note_pass(request)
             return None
-        call = encode_keys(self.policy_for(request), key, self.make_override_key(request), cost)
+        call = encode_keys(policy, key, self.make_override_key(request), cost)
         return Check(call, endpoint, mode, self.on_outage)
 
     def _checked_key(self, request: HTTPConnection, key: str | None) -> str | None:
@@ -224,10 +268,17 @@ class RateLimiterDependency(RateLimiterMark):
         """Ask the key function, or return what it has answered when it was awaited."""
         if self._key_function is None:
             return None
-        if not self._is_awaited:
-            return subject_of(self._key_function, _front_request(request))
-        subject: str | None = request.scope[SUBJECTS][id(self)]
-        return subject
+        known: dict[int, str | None] = request.scope.get(SUBJECTS, _NO_SUBJECTS)
+        if id(self) in known:
+            return known[id(self)]
+        return subject_of(self._key_function, _front_request(request))
+
+    def note_subject(self, request: HTTPConnection, found: Mapping[str, object]) -> None:
+        """Take note of what the dependency that by= names has answered: who is limited."""
+        self._keep_subject(request, checked_subject(found[_FOUND]))
+
+    def _keep_subject(self, request: HTTPConnection, subject: str | None) -> None:
+        request.scope.setdefault(SUBJECTS, {})[id(self)] = subject
 
     def _identity(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in _DERIVED}
@@ -296,8 +347,21 @@ class PathRateLimiter(RateLimiterDependency):
         return self._subject_by(request)
 
 
-# FastAPI before 0.128 does not resolve the names of annotations on the call of an instance.
-RateLimiterDependency.__call__.__annotations__ = {"connection": HTTPConnection, "response": Response, "return": None}
+def _key_function(by: By | params.Depends) -> KeyFunction:
+    """Return the key function of by. What a dependency answers is known before it is asked: FastAPI hands it over."""
+    if not isinstance(by, params.Depends):
+        return as_key_function(by)
+    if by.dependency is None:
+        raise ConfigurationError("by Depends() names no dependency")
+    return KeyFunction(f"Depends({getattr(by.dependency, '__name__', 'custom')})", lambda _: None)
+
+
+def _signature(by: params.Depends | None) -> inspect.Signature:
+    """Return what FastAPI hands a limiter: the request, the response, and the answer of the dependency that by= names."""
+    named = {"connection": HTTPConnection, "response": Response}
+    own = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind) for name, kind in named.items()]
+    found = inspect.Parameter(_FOUND, inspect.Parameter.KEYWORD_ONLY, annotation=Any, default=by)
+    return inspect.Signature(own if by is None else [*own, found])
 
 
 def _front_request(request: HTTPConnection) -> StarletteRequest:

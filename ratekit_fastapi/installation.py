@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Unpack
 
@@ -20,12 +20,16 @@ from ratekit.web.answers import BodyFunction, ResponseWriter
 from ratekit.web.arguments import refuse_unknown
 from ratekit.web.client_address import X_FORWARDED_FOR, TrustedProxies
 from ratekit.web.decide import Ledger
+from ratekit.web.plans import PlanFunction, Plans, RuleLimits, as_plans, checked_plan_of
 from ratekit_fastapi import openapi
 from ratekit_fastapi.bodies import BoundedReceive
 from ratekit_fastapi.errors import answer, answer_to
 from ratekit_fastapi.settings import SETTINGS, STATE, Identify, Settings
 
-_ARGUMENTS = ("store", "identify", "headers", "body", "trusted_hops", "trusted_header", "prefix", "document", "fleet_mode")
+_ARGUMENTS = (
+    "store", "identify", "headers", "body", "trusted_hops", "trusted_header", "prefix", "document", "fleet_mode", "plans",
+    "plan_of",
+)  # fmt: skip
 
 
 def install(
@@ -40,31 +44,39 @@ def install(
     prefix: str = DEFAULT_PREFIX,
     document: bool = True,
     fleet_mode: bool = False,
+    plans: Plans | Mapping[str, RuleLimits] | None = None,
+    plan_of: PlanFunction | None = None,
     **limiter: Unpack[LimiterOptions],
 ) -> Settings:
     """Set up ratekit for an application and what is mounted in it.
 
     identify says for which project a request was authenticated: (org_id, project_id), a subject, or None; it may be async.
     Without it, request.state.org_id and request.state.project_id count. document lets OpenAPI say what limited
-    operations may answer, and which headers they have.
-    on_outage, deadline, instances and refusal_cache are those of AsyncRateLimiter.
-    fleet_mode follows the mode that the store has for every process (`ratekit mode monitor`).
+    operations may answer, and which headers they have. on_outage, deadline, instances and refusal_cache are those of
+    AsyncRateLimiter. fleet_mode follows the mode that the store has for every process (`ratekit mode monitor`). plans are
+    named sets of limits, and plan_of says which one a request has; it may be async. settings.plans.replace changes them.
     """
     refuse_unknown("install", limiter, {*LimiterOptions.__annotations__, *_ARGUMENTS})
     get_rate_limit_mode()  # a mode that makes no sense is an error now
-    if identify is not None and not callable(identify):
-        raise ConfigurationError(f"identify {identify!r} is not a callable of the request")
     settings = Settings(
         store,
-        identify=identify,
+        identify=_checked_identify(identify),
         writer=ResponseWriter(headers, body),
         proxies=TrustedProxies.of(trusted_hops, trusted_header),
         prefix=check_prefix(prefix),
+        plans=as_plans(plans),
+        plan_of=checked_plan_of(plan_of),
         **limiter,
     )
     settings.limiter()  # a store that makes no sense is an error now
     _connect(app, settings, document=document, fleet_mode=fleet_mode)
     return settings
+
+
+def _checked_identify(identify: Identify | None) -> Identify | None:
+    if identify is not None and not callable(identify):
+        raise ConfigurationError(f"identify {identify!r} is not a callable of the request")
+    return identify
 
 
 class HeadersMiddleware:

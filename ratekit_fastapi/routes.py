@@ -53,6 +53,32 @@ def operation_of(scope: MutableMapping[str, Any]) -> str:
     return OPTIONS if scope.get("method", "GET").upper() == "OPTIONS" else ""
 
 
+def template_before(scope: MutableMapping[str, Any]) -> str:
+    """Return the template that a request will meet, for who asks before the application has routed it.
+
+    The routes are asked one after the other, as the application does: the first that matches, else the first that only lacks
+    the method.
+    """
+    walked = {**scope, "path_params": {}, "fastapi": {}}
+    routes, found, partly = _routes_in(scope.get("app")), "", UNMATCHED
+    while True:
+        for route in routes:
+            match, child = route.matches(walked)
+            if match is Match.PARTIAL and partly == UNMATCHED:
+                partly = found + _template(route)
+            if match is Match.FULL:
+                break
+        else:
+            return partly
+        if not isinstance(getattr(route, "original_route", route), Mount | Host):
+            return (found + _template(route)) or UNMATCHED
+        walked |= child
+        found += (getattr(route, "path_format", None) or "").removesuffix("/{path}")  # a Host has none
+        routes = _routes_in(route.app)
+        if not hasattr(route.app, "routes"):
+            return found or "/"
+
+
 def _mount_template(scope: MutableMapping[str, Any], template: str) -> str:
     """Return the path under which the application is mounted, with the names of parameters in place of their values."""
     root: str = scope.get("root_path") or ""

@@ -14,6 +14,7 @@ from ratekit.admin.fleet_mode import Follower, follow
 from ratekit.core.cache import Cache
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.keys import DEFAULT_PREFIX
+from ratekit.core.limits import Policy
 from ratekit.limiter.limiters import AsyncRateLimiter
 from ratekit.limiter.operations import LimiterOptions
 from ratekit.stores.contract import AsyncClient, AsyncStoreGiven
@@ -22,11 +23,13 @@ from ratekit.web.client_address import TrustedProxies
 from ratekit.web.decide import Group
 from ratekit.web.identity import identified_subject
 from ratekit.web.options import MOST_KNOWN
+from ratekit.web.plans import PlanFunction, Plans
 
 Identity = tuple[Any, Any] | str | None
 Identify = Callable[[Any], Identity | Awaitable[Identity]]  # of a Request, or of any HTTPConnection if sockets are limited
 
-KnownGroups = tuple[Any, Sequence[Group] | None]  # the route, and the checks of an earlier request
+# The route and the policy of an earlier request, and its checks.
+KnownGroups = tuple[Any, Policy | None, Sequence[Group] | None]
 STATE = "ratekit"  # in app.state: the settings of an application
 SETTINGS = "ratekit.settings"  # in the scope, for applications that are mounted
 IDENTITY = "ratekit.identity"  # in the scope: the subject of the project, or None
@@ -44,18 +47,22 @@ class Settings:
         writer: ResponseWriter | None = None,
         proxies: TrustedProxies | None = None,
         prefix: str = DEFAULT_PREFIX,
+        plans: Plans | None = None,
+        plan_of: PlanFunction | None = None,
         **limiter: Unpack[LimiterOptions],
     ) -> None:
         self.writer = writer or ResponseWriter()
         self.proxies = proxies or TrustedProxies()
         self.prefix = prefix
+        self.plans = plans or Plans()
+        self.plan_of = plan_of
         self._identify = identify or _identity_in_state
         self._store = store
         self._options = limiter
         self._limiters: dict[int, AsyncRateLimiter] = {}  # of clients
         # By a version of a limiter, the id of the route, and a peer, where nothing else makes a difference.
-        self.known_groups: Cache[tuple[object, int, str | None], KnownGroups]
-        self.known_groups = Cache(lambda key: (None, None), MOST_KNOWN, lambda key, value: value[1] is not None)
+        self.known_groups: Cache[tuple[object, int, str | None, int], KnownGroups]
+        self.known_groups = Cache(lambda key: (None, None, None), MOST_KNOWN, lambda key, value: value[2] is not None)
         self._follower: Follower | None = None
         self._follows = False
 

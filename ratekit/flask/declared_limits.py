@@ -28,20 +28,22 @@ class Declared(NamedTuple):
     @property
     def endpoint(self) -> str:
         """Under what the limit counts."""
-        return self.limit.endpoint or self.route
+        return self.limit.fixed_endpoint or self.route
 
     def counts(self, method: str) -> bool:
         """Whether a request of that method is limited."""
         return self.limit.counts(method) and (method in self.methods or (method == "HEAD" and "GET" in self.methods))
 
-    def policy(self, method: str) -> Policy:
-        """Return the policy for a method, its limits named as they count."""
-        return self.limit.policy_on(method, lambda _: self.methods)
+    def limits(self, method: str) -> Sequence[Limit]:
+        """Return the limits for a method, named as they count; none where they depend on the request."""
+        policy = self.limit.policy_on(method, lambda _: self.methods)
+        return () if policy is None else policy.limits
 
     def row(self) -> list[str]:
         """Return the limit as people read it."""
         methods = [method for method in self.methods if method != "HEAD" and self.counts(method)]
-        texts = dict.fromkeys(str(limit) for method in methods for limit in self.policy(method).limits)
+        texts = dict.fromkeys(str(limit) for method in methods for limit in self.limits(method))
+        texts = texts or {"by the request": None}
         return [self.route, " ".join(methods), ", ".join(texts), self.limit.who.name, self.endpoint, self.where]
 
 
@@ -53,7 +55,7 @@ class DeclaredRules(Rules):
         limits: dict[str, Limit] = {}
         for declared in every_limit():
             if declared.endpoint == path and declared.counts(method):
-                limits = {one.name: one for one in declared.policy(method).limits} | limits
+                limits = {one.name: one for one in declared.limits(method)} | limits
         return Rule(endpoint=path, policy=Policy(path, limits.values())) if limits else None
 
 

@@ -25,8 +25,9 @@ from ratekit.web.arguments import checked_mode, current_mode, refuse_unknown
 from ratekit.web.client_address import X_FORWARDED_FOR, TrustedProxies
 from ratekit.web.decide import refusal_of, refuse
 from ratekit.web.drivers import run
+from ratekit.web.exemptions import Exempt
 from ratekit.web.identity import DEFAULT_ANONYMOUS, check_anonymous
-from ratekit.web.plans import RuleLimits
+from ratekit.web.plans import LimitsFunction, PlanFunction, Plans, RuleLimits, as_plans, checked_plan_of
 from ratekit.web.url_rules import UrlRules
 from ratekit.web.view_checks import decide_view
 from ratekit.web.view_limit import ViewLimit
@@ -42,9 +43,11 @@ class Arguments(LimiterOptions, total=False):
     identify: Callable[[Any], Any] | None
     user: Callable[[Any], Any] | None
     anonymous: str | None
-    rules: Mapping[str, RuleLimits | Mapping[str, Any]] | None
-    default: RuleLimits | Mapping[str, Any] | None
-    exempt: Iterable[str]
+    rules: Mapping[str, RuleLimits | LimitsFunction | Mapping[str, Any]] | None
+    default: RuleLimits | LimitsFunction | Mapping[str, Any] | None
+    exempt: Iterable[Exempt]
+    plans: Plans | Mapping[str, RuleLimits] | None
+    plan_of: PlanFunction | None
     mode: str | RateLimitMode | None
     fleet_mode: bool
     headers: str | Iterable[str]
@@ -60,7 +63,8 @@ class Settings:
     identify says for which project a request was authenticated: (org_id, project_id), a subject, or None; without it,
     g.org_id and g.project_id count. user says whom by="user" limits; without it, Flask-Login's user counts. Both get the
     request, and may be async. anonymous is what is done with requests that have neither. rules, default and exempt limit
-    URL rules and endpoints without touching a view. The rest is as in ratekit.wsgi.
+    URL rules and endpoints without touching a view. plans are named sets of limits, and plan_of says which one a request
+    has. The rest is as in ratekit.wsgi.
     """
 
     def __init__(
@@ -70,9 +74,11 @@ class Settings:
         identify: Callable[[Any], Any] | None = None,
         user: Callable[[Any], Any] | None = None,
         anonymous: str | None = None,
-        rules: Mapping[str, RuleLimits | Mapping[str, Any]] | None = None,
-        default: RuleLimits | Mapping[str, Any] | None = None,
-        exempt: Iterable[str] = ("static",),
+        rules: Mapping[str, RuleLimits | LimitsFunction | Mapping[str, Any]] | None = None,
+        default: RuleLimits | LimitsFunction | Mapping[str, Any] | None = None,
+        exempt: Iterable[Exempt] = ("static",),
+        plans: Plans | Mapping[str, RuleLimits] | None = None,
+        plan_of: PlanFunction | None = None,
         mode: str | RateLimitMode | None = None,
         fleet_mode: bool = False,
         headers: str | Iterable[str] = DEFAULT_STYLE,
@@ -88,7 +94,10 @@ class Settings:
         self.identify = _checked("identify", identify) or project_in_g
         self.user = _checked("user", user) or login_user
         self.anonymous = DEFAULT_ANONYMOUS if anonymous is None else check_anonymous(anonymous)
+        self.plans = as_plans(plans)
+        self.plan_of = checked_plan_of(plan_of)
         self.rules = UrlRules(rules, default, exempt, spelled=str.lower)
+        self.rules.check_plans(self.plan_of)
         self.writer = ResponseWriter(headers, body)
         self.proxies = TrustedProxies.of(trusted_hops, trusted_header)
         self._mode = checked_mode(mode)

@@ -44,6 +44,11 @@ class RequestState:
         """The results of all limits that were decided so far."""
         return tuple(self.ledger.results)
 
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether a limit has said no, one with block=False or in monitor mode included."""
+        return any(result.is_over_limit for result in self.ledger.results)
+
 
 class FlaskRequest(WsgiRequest):
     """A request of Flask's."""
@@ -55,6 +60,11 @@ class FlaskRequest(WsgiRequest):
 
     @property
     def native(self) -> Any:
+        """The request itself."""
+        return self._request
+
+    @property
+    def application_request(self) -> Request:
         """The request itself."""
         return self._request
 

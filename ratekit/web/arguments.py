@@ -29,6 +29,20 @@ def check_endpoint(endpoint: str | None) -> str | None:
     return endpoint
 
 
+def checked_counter(counter: str | Callable[[Any], Any] | None) -> str | Callable[[Any], Any] | None:
+    """Return what several limits are counted under, or raise ConfigurationError if it neither is a name nor says one."""
+    if counter is None or callable(counter) or (isinstance(counter, str) and counter):
+        return counter
+    raise ConfigurationError(f"counter {counter!r} is neither a name nor a callable of the request")
+
+
+def counter_answered(answer: object) -> str:
+    """Return what a callable has answered as the name of a counter; anything but a text is a bug of the application."""
+    if isinstance(answer, str) and answer:
+        return answer
+    raise wrong_type("counter", answer, "a text with something in it")
+
+
 def refuse_unknown(function: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Raise a TypeError that names the argument that was probably meant, if one is unknown."""
     choices = sorted(known)
@@ -63,9 +77,18 @@ def checked_on_outage(on_outage: str | None) -> OnOutage | None:
 
 def checked_block(block: bool) -> bool:
     """Return whether a limiter refuses, or raise ConfigurationError if it is neither True nor False."""
-    if not isinstance(block, bool):
-        raise ConfigurationError(f"block {block!r} is neither True nor False")
-    return block
+    return _checked_switch("block", block)
+
+
+def checked_per_route(per_route: bool) -> bool:
+    """Return whether each route counts for itself, or raise ConfigurationError if it is neither True nor False."""
+    return _checked_switch("per_route", per_route)
+
+
+def _checked_switch(name: str, value: bool) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{name} {value!r} is neither True nor False")
+    return value
 
 
 def blocking_mode(mode: RateLimitMode, *, block: bool) -> RateLimitMode:

@@ -65,7 +65,11 @@ class Exemptions(NamedTuple):
         items = list(given)
         networks = [network for item in items if (network := _network(item)) is not None]
         patterns = [RoutePattern.of(item) for item in items if not callable(item) and _network(item) is None]
-        return cls(tuple(patterns), tuple(networks), tuple(item for item in items if callable(item)))
+        return _made(tuple(patterns), tuple(networks), tuple(item for item in items if callable(item)))
+
+    def with_those_of(self, other: Exemptions) -> Exemptions:
+        """Return what either exempts."""
+        return _made(self.patterns + other.patterns, self.networks + other.networks, self.functions + other.functions)
 
     @property
     def is_by_address(self) -> bool:
@@ -76,8 +80,17 @@ class Exemptions(NamedTuple):
 NOTHING = Exemptions()
 
 
-def is_exempt(exempt: Exemptions, request: FrontRequest) -> Generator[Step, Any, bool]:
-    """Find out whether a request is exempt. Callables are asked last, one after the other."""
+def _made(
+    patterns: tuple[RoutePattern, ...], networks: tuple[Network, ...], functions: tuple[Callable[[Any], Any], ...]
+) -> Exemptions:
+    """Make exemptions; NOTHING itself where there are none, so that requests are not looked at for them."""
+    return Exemptions(patterns, networks, functions) if patterns or networks or functions else NOTHING
+
+
+def is_exempt(
+    exempt: Exemptions, request: FrontRequest, ask: Callable[[Callable[[Any], Any]], Ask] | None = None
+) -> Generator[Step, Any, bool]:
+    """Find out whether a request is exempt. Callables are asked last, one after the other; ask is how."""
     if exempt.patterns:
         method, path = request.method.upper(), plain_path(request.path)
         if any(pattern.fits(method, path) for pattern in exempt.patterns):
@@ -86,12 +99,19 @@ def is_exempt(exempt: Exemptions, request: FrontRequest) -> Generator[Step, Any,
     if address is not None and any(address in network for network in exempt.networks):
         return True
     for function in exempt.functions:
-        answer = yield Ask(function, request.application_request, function)
+        answer = yield Ask(function, request.application_request, function) if ask is None else ask(function)
         if type(answer) is not bool:
             raise wrong_type("exempt", answer, "True or False")
         if answer:
             return True
     return False
+
+
+def split_exempt(given: Iterable[Exempt]) -> tuple[list[str], Exemptions]:
+    """Return the names and patterns of URLs that are exempt, apart from networks and callables."""
+    items = list(given)
+    urls = [item for item in items if not callable(item) and _network(item) is None]
+    return urls, Exemptions.of(item for item in items if item not in urls)
 
 
 def _network(item: object) -> Network | None:

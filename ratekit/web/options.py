@@ -22,15 +22,15 @@ from ratekit.web.arguments import (
     checked_cost,
     checked_mode,
     cost_of,
+    counter_answered,
     is_awaited,
     mode_reader,
     refuse_unknown,
     untold,
-    wrong_type,
 )
 from ratekit.web.client_address import X_FORWARDED_FOR, TrustedProxies
 from ratekit.web.decide import Ask, Check, Decide, Group, Step, grouped
-from ratekit.web.exemptions import Exempt, Exemptions, is_exempt
+from ratekit.web.exemptions import NOTHING, Exempt, Exemptions, is_exempt
 from ratekit.web.identity import (
     By,
     KeyFunction,
@@ -49,6 +49,7 @@ from ratekit.web.plans import (
     RuleLimits,
     as_plans,
     as_rule_policy,
+    asked_for_limits,
     checked_plan_of,
 )
 from ratekit.web.requests import FrontRequest
@@ -112,6 +113,7 @@ class MiddlewareOptions:
     named sets of limits, and plan_of says which one a request has; headers names one style or several; body makes the body
     of a 429 of the result; trusted_hops is a number of proxies or their networks, and trusted_header the header that they
     set; address_limit limits every address, beside the rest; attempt_limit does so too, and counts refused requests as well.
+    route_of, which a front gives, names the route of a request.
     """
 
     def __init__(
@@ -132,10 +134,11 @@ class MiddlewareOptions:
         attempt_limit: RuleLimits | None = None,
         plans: Plans | Mapping[str, RuleLimits] | None = None,
         plan_of: PlanFunction | None = None,
+        route_of: Callable[[Any], Any] | None = None,
     ) -> None:
         self._cost = checked_cost(cost)
         self._exempt = Exemptions.of(exempt)
-        self.table = None if isinstance(rules, RuleSet) else Rules(rules, default, self._exempt, cost=self._cost)
+        self.table = None if isinstance(rules, RuleSet) else Rules(rules, default, self._exempt, self._cost, route_of)
         self.rules: RuleSet = self.table or rules  # type: ignore[assignment] # a table, unless rules are a set
         self.by = as_key_function(by)
         self.writer = ResponseWriter(headers, body)
@@ -206,7 +209,7 @@ class MiddlewareOptions:
         self, request: FrontRequest, rule: Rule, mode: RateLimitMode, load_body: LoadBody
     ) -> Generator[Step, Any, Check | None]:
         """Find out what there is to decide by a rule: which limits, on which endpoint, who asks, and what it costs."""
-        if rule.exempt and (yield from is_exempt(rule.exempt, request)):
+        if rule.exempt is not NOTHING and (yield from is_exempt(rule.exempt, request)):
             return None
         endpoint = rule.endpoint if rule.counter is None else (yield from _counter(rule.counter, request))
         policy = rule.policy
@@ -223,9 +226,7 @@ class MiddlewareOptions:
         return Check.of(policy, subject, endpoint, self._prefix, cost, mode, rule.on_outage)
 
     def _asked_policy(self, request: FrontRequest, rule: Rule) -> Generator[Step, Any, Policy | None]:
-        function: Callable[[Any], Any] | None = self._plan_of if rule.is_by_plan else rule.limits
-        if function is None:
-            raise ConfigurationError(f"the rule of {rule.endpoint!r} has the limits of a plan, but plan_of is not given")
+        function = asked_for_limits(self._plan_of if rule.is_by_plan else rule.limits)
         answer = yield Ask(function, request.application_request, function)
         return self.plans.policy(answer, rule.qualifier, self._cost if rule.cost is None else rule.cost)
 
@@ -238,8 +239,9 @@ class MiddlewareOptions:
 
     def _check_rules(self, rules: Sequence[Rule], *, awaits: bool) -> None:
         """Refuse rules that need what there is not: a lookup of plans, or an event loop."""
-        if any(rule.is_by_plan for rule in rules) and self._plan_of is None:
-            raise ConfigurationError("limits 'plan' needs plan_of, a callable of the request that names its plan")
+        for rule in rules:
+            if rule.policy is None:
+                asked_for_limits(self._plan_of if rule.is_by_plan else rule.limits)
         if awaits:
             return
         asked = {"plan_of": self._plan_of, "cost": self._cost, "by": self.by}
@@ -288,10 +290,7 @@ def _subject(by: KeyFunction, request: FrontRequest, load_body: LoadBody) -> Gen
 
 
 def _counter(function: Callable[[Any], Any], request: FrontRequest) -> Generator[Step, Any, str]:
-    endpoint = yield Ask(function, request.application_request, function)
-    if not isinstance(endpoint, str) or not endpoint:
-        raise wrong_type("counter", endpoint, "a text with something in it")
-    return endpoint
+    return counter_answered((yield Ask(function, request.application_request, function)))
 
 
 def _asked_cost(cost: Callable[[Any], Any], request: FrontRequest) -> Generator[Step, Any, int]:

@@ -69,9 +69,6 @@ class Plans:
     def __iter__(self) -> Iterator[str]:
         return iter(self._current.policies)
 
-    def __len__(self) -> int:
-        return len(self._current.policies)
-
 
 class _PlanSet:
     """Plans that do not change, with the policies of the answers seen since they are in force."""
@@ -122,10 +119,16 @@ class Declared(NamedTuple):
     limits: LimitsFunction | None = None
     is_by_plan: bool = False  # plan_of is asked
 
-    @property
-    def is_fixed(self) -> bool:
-        """Whether the limits are the same for each request."""
-        return self.policy is not None
+    def function(self, plan_of: PlanFunction | None) -> Callable[[Any], Any]:
+        """Return what is asked for the limits of a request; plan_of is the application's lookup of plans."""
+        return asked_for_limits(plan_of if self.is_by_plan else self.limits)
+
+
+def asked_for_limits(function: LimitsFunction | PlanFunction | None) -> Callable[[Any], Any]:
+    """Return the callable that tells the limits of a request, or raise ConfigurationError if nobody has given one."""
+    if function is None:
+        raise ConfigurationError("limits 'plan' needs plan_of, a callable of the request that names its plan")
+    return function
 
 
 def declared(
@@ -141,16 +144,6 @@ def declared(
     if limits is not None:
         return declared_limits(UNNAMED_POLICY, limits)
     return Declared(_fixed(max_requests, expiry, policy))
-
-
-def policy_of(
-    max_requests: int | None, expiry: float | None, limits: RuleLimits | None, policy: Policy | Limit | None
-) -> Policy:
-    """Make the policy of a limiter that is declared on a route, of the one way in which it was given."""
-    found = declared(max_requests, expiry, limits, policy).policy
-    if found is None:
-        raise ConfigurationError(f"limits {limits!r} is neither a policy, nor a limit, nor a rate")
-    return without_slots(found)
 
 
 def declared_limits(endpoint: str, limits: RuleLimits | LimitsFunction) -> Declared:

@@ -12,7 +12,14 @@ from ratekit.core.limit_names import OPTIONS, by_methods, qualified, with_cost
 from ratekit.core.limits import Policy
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.outages import OnOutage
-from ratekit.web.arguments import check_endpoint, checked_block, checked_cost, checked_mode, checked_on_outage
+from ratekit.web.arguments import (
+    checked_block,
+    checked_cost,
+    checked_counter,
+    checked_mode,
+    checked_on_outage,
+    checked_per_route,
+)
 from ratekit.web.exemptions import NOTHING, Exempt, Exemptions, RoutePattern, methods_of, plain_path
 from ratekit.web.identity import By, KeyFunction, as_key_function
 from ratekit.web.methods import checked_methods
@@ -28,15 +35,15 @@ _MOST_FOUND, _LONGEST_FOUND, _LONGEST_METHOD = 4096, 200, 20  # entries, and cha
 class Rule:
     """What some requests are limited by, whatever says so: a table of paths, a document, code. Compared by identity.
 
-    It has a policy, or limits: a callable of the request, or a policy of the plan where is_by_plan. endpoint is what its
-    requests are counted under, together. A method that was declared is part of the names of the limits: a fixed policy
-    has it there already, and qualifier is for the policies that are asked for.
+    It has a fixed policy, or limits that are asked for each request. endpoint is what its requests are counted under,
+    together. A method that was declared is part of the names of the limits: a fixed policy has it there already, and
+    qualifier is for the policies that are asked for.
     """
 
     endpoint: str
     policy: Policy | None = None
-    limits: LimitsFunction | None = None
-    is_by_plan: bool = False  # plan_of is asked in place of limits
+    limits: LimitsFunction | None = None  # a callable of the request, in place of policy
+    is_by_plan: bool = False  # the application's plan_of is asked in place of limits
     qualifier: str = ""
     counter: Callable[[Any], Any] | None = None  # asked for the endpoint of a request
     by: KeyFunction | None = None  # None: as the middleware does
@@ -73,6 +80,7 @@ class RuleOptions(TypedDict, total=False):
     - methods: only those, with counters of their own
     - exempt: patterns, networks, addresses and callables that this rule leaves out
     - counter: a name under which several rules are counted together, or a callable of the request that names one
+    - per_route: True counts each route for itself, where the middleware knows the routes of the application
     - block: False counts, and never refuses: the application reads the result
     """
 
@@ -82,6 +90,7 @@ class RuleOptions(TypedDict, total=False):
     methods: Iterable[str]
     exempt: Iterable[Exempt]
     counter: str | Callable[[Any], Any]
+    per_route: bool
     mode: str | RateLimitMode
     on_outage: str
     block: bool
@@ -95,7 +104,8 @@ class Rules:
 
     Patterns: "/search", "/items/{id}", "/files/{name:path}", "/static/*", or Flask's "/users/<int:id>"; "POST /login"
     is for one method. A rule is a rate, a limit, a policy, or several of them; a callable of the request; or a mapping of
-    RuleOptions. cost is what a request costs where the table is used, unless a rule says so itself.
+    RuleOptions. cost is what a request costs where the table is used, unless a rule says so itself. route_of names the
+    route of a request, where that is known.
     """
 
     def __init__(
@@ -103,14 +113,14 @@ class Rules:
         rules: Mapping[str, RuleGiven] | None = None,
         default: RuleGiven | None = None,
         exempt: Iterable[str] | Exemptions = (),
-        *,
         cost: Cost = 1,
+        route_of: Callable[[Any], Any] | None = None,
     ) -> None:
         if not isinstance(rules, Mapping | None):
             raise ConfigurationError(f"rules {rules!r} is not a mapping of patterns to rates")
         exempted = exempt if isinstance(exempt, Exemptions) else Exemptions.of(exempt)
         table = [_Entry(_methods_of_key(key), key.pattern, None) for key in exempted.patterns]
-        table += [_entry(text, given, cost) for text, given in (rules or {}).items()]
+        table += [_entry(text, given, cost, route_of) for text, given in (rules or {}).items()]
         self._exact = {
             (method, entry.pattern.text): entry.rule
             for entry in reversed(table)
@@ -118,7 +128,7 @@ class Rules:
             for method in entry.methods
         }
         self._patterns = [entry for entry in table if not entry.pattern.is_one_path]
-        self._default = None if default is None else _rule(DEFAULT_ENDPOINT, default, cost)
+        self._default = None if default is None else _rule(DEFAULT_ENDPOINT, default, cost, route_of)
         # The rules of a method and a path, none if it is not limited.
         self.found: Cache[tuple[str, str], tuple[Rule, ...]] = Cache(self._look, _MOST_FOUND, _is_short)
 
@@ -167,14 +177,14 @@ class _Entry(NamedTuple):
     rule: Rule | None
 
 
-def _entry(text: str, given: RuleGiven, cost: Cost) -> _Entry:
+def _entry(text: str, given: RuleGiven, cost: Cost, route_of: Callable[[Any], Any] | None) -> _Entry:
     key = RoutePattern.of(text)
     methods = None if key.method is None else [key.method]
     if isinstance(given, Mapping) and given.get("methods") is not None:
         if methods is not None:
             raise ConfigurationError(f"rule {text!r} names a method, and so do its methods {given['methods']!r}: give one")
         methods = sorted(checked_methods(given["methods"]))
-    return _Entry(tuple(methods or [None]), key.pattern, _rule(key.pattern.text, given, cost, methods))
+    return _Entry(tuple(methods or [None]), key.pattern, _rule(key.pattern.text, given, cost, route_of, methods))
 
 
 def _methods_of_key(key: RoutePattern) -> tuple[str | None, ...]:
@@ -185,16 +195,31 @@ def _is_short(key: tuple[str, str], _: object) -> bool:
     return len(key[0]) <= _LONGEST_METHOD and len(key[1]) <= _LONGEST_FOUND
 
 
-def _rule(endpoint: str, given: RuleGiven, cost: Cost, methods: Sequence[str] | None = None) -> Rule:
+def _rule(
+    endpoint: str,
+    given: RuleGiven,
+    cost: Cost,
+    route_of: Callable[[Any], Any] | None,
+    methods: Sequence[str] | None = None,
+) -> Rule:
     options: Mapping[str, Any] = given if isinstance(given, Mapping) else {"limits": given}
     _refuse_unknown_options(endpoint, options)
-    counter = options.get("counter")
+    counter = checked_counter(options.get("counter"))
     rule = _unqualified(counter if isinstance(counter, str) else endpoint, options, cost)
-    if counter is not None:
-        rule = replace(rule, counter=_checked_counter(counter))
+    if callable(counter) or checked_per_route(options.get("per_route", False)):
+        rule = replace(rule, counter=counter if callable(counter) else _known_routes(endpoint, route_of))
     if methods is not None:
         return rule if counter is not None else _qualified(rule, by_methods(methods))
     return replace(rule, of_options=_qualified(rule, OPTIONS))
+
+
+def _known_routes(endpoint: str, route_of: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    if route_of is None:
+        raise ConfigurationError(
+            f"per_route True of {endpoint!r}: this middleware does not know the routes of the application. "
+            "Use that of ratekit_fastapi, or give counter= a callable of the request that names the route"
+        )
+    return route_of
 
 
 def _unqualified(endpoint: str, options: Mapping[str, Any], cost: Cost) -> Rule:
@@ -227,13 +252,3 @@ def _refuse_unknown_options(endpoint: str, options: Mapping[str, Any]) -> None:
         raise ConfigurationError(
             f"rule {dict(options)!r} of {endpoint!r} has {unknown[0]}: it has limits, and {', '.join(sorted(known)[:-1])}"
         )
-
-
-def _checked_counter(counter: object) -> Callable[[Any], Any] | None:
-    """Return a callable that names the counter of a request; None for a name."""
-    if callable(counter):
-        return counter
-    if not isinstance(counter, str) or not counter:
-        raise ConfigurationError(f"counter {counter!r} is neither a name nor a callable of the request")
-    check_endpoint(counter)
-    return None

@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ratekit.core.errors import ConfigurationError
+from ratekit.web.arguments import checked_per_route
+from ratekit.web.exemptions import Exempt, Exemptions, split_exempt
 from ratekit.web.methods import split_method
+from ratekit.web.plans import PlanFunction
 from ratekit.web.table import DEFAULT_ENDPOINT
 from ratekit.web.view_limit import ViewLimit, view_limit
 
@@ -18,7 +21,8 @@ class UrlRules:
     """Finds the limit of a URL: an exact rule, else the first with a '*' at its end that fits, else the default.
 
     Keys are names ("api:search", "api:*") or patterns as urls.py has them ("/datasets/<int:id>/search", "/api/*");
-    "POST login" is for one method. Values are rates, or dicts of what rate_limit takes. spelled is how a framework spells
+    "POST login" is for one method. Values are rates, or dicts of what rate_limit takes; per_route: True counts each URL for
+    itself where a rule is for several. Networks are exempt too, and what callables say. spelled is how a framework spells
     the names of these arguments, for error messages.
     """
 
@@ -26,7 +30,7 @@ class UrlRules:
         self,
         rules: Mapping[str, Any] | None,
         default: Any = None,
-        exempt: Iterable[str] = (),
+        exempt: Iterable[Exempt] = (),
         *,
         spelled: Callable[[str], str] = str.upper,
     ) -> None:
@@ -34,17 +38,24 @@ class UrlRules:
             raise ConfigurationError(f"{spelled('rules')} {rules!r} is not a dict of URL names and patterns")
         if isinstance(exempt, str) or not isinstance(exempt, Iterable):
             raise ConfigurationError(f"{spelled('exempt')} {exempt!r} is not a list of URL names and patterns")
-        table: list[tuple[str, ViewLimit | None]] = [(key, None) for key in exempt]
-        table += [(key, _rule(spelled("rules"), key, value)) for key, value in (rules or {}).items()]
+        urls, exempted = split_exempt(exempt)
+        table: list[tuple[str, ViewLimit | None]] = [(key, None) for key in urls]
+        table += [(key, _rule(spelled("rules"), key, value, exempted)) for key, value in (rules or {}).items()]
         self.table = [(_parsed(key)[1], limit) for key, limit in table]
         exact = [(key, limit) for key, limit in reversed(table) if not key.endswith("*")]
         self._exact: dict[tuple[str | None, str], ViewLimit | None]
         self._exact = {(method, _bare(text)): limit for key, limit in exact for method, text in [_parsed(key)]}
         self._prefixes: list[tuple[str | None, str, ViewLimit | None]]
         self._prefixes = [(*_parsed(key), limit) for key, limit in table if key.endswith("*")]
-        self._default = None if default is None else _limit(spelled("default"), default, endpoint=DEFAULT_ENDPOINT)
+        self._default = None if default is None else _limit(spelled("default"), default, DEFAULT_ENDPOINT, exempted)
         self.limits = [limit for _, limit in table if limit is not None] + ([self._default] if self._default else [])
         self.is_empty = not self.limits
+
+    def check_plans(self, plan_of: PlanFunction | None) -> None:
+        """Raise ConfigurationError if a rule has the limits of a plan, and nothing says which plan a request has."""
+        for limit in self.limits:
+            if limit.policy is None:
+                limit.declared.function(plan_of)
 
     def find(self, method: str, route: str, name: str) -> ViewLimit | None:
         """Return the limit of a URL, None if it has none."""
@@ -80,21 +91,24 @@ def _parsed(key: str) -> tuple[str | None, str]:
     return method, text
 
 
-def _rule(table: str, key: str, value: Any) -> ViewLimit:
+def _rule(table: str, key: str, value: Any, exempt: Exemptions) -> ViewLimit:
     """Make the limit of a rule. If it is for several URLs, they are counted together, under the key without its method."""
     method, text = _parsed(key)
     if method is not None and isinstance(value, Mapping) and "methods" in value:
         raise ConfigurationError(
             f"{table}[{key!r}] names a method, and so do its methods {value['methods']!r}: give one of them"
         )
-    return _limit(
-        f"{table}[{key!r}]", value, endpoint=text if text.endswith("*") else None, methods=[method] if method else None
-    )
+    methods = [method] if method else None
+    return _limit(f"{table}[{key!r}]", value, text if text.endswith("*") else None, exempt, methods=methods)
 
 
-def _limit(where: str, value: Any, **options: Any) -> ViewLimit:
-    given = value if isinstance(value, Mapping) else {"limits": value}
+def _limit(where: str, value: Any, endpoint: str | None, exempt: Exemptions, **options: Any) -> ViewLimit:
+    given = dict(value) if isinstance(value, Mapping) else {"limits": value}
     try:
-        return view_limit(**({"by": "ip"} | options | dict(given)))._replace(is_rule=True)
+        per_route = checked_per_route(given.pop("per_route", False))
+        if not per_route and "counter" not in given:
+            options["endpoint"] = endpoint
+        limit = view_limit(**({"by": "ip"} | options | given))
     except (ConfigurationError, TypeError) as error:
         raise ConfigurationError(f"{where}: {error}") from None
+    return limit._replace(is_rule=True, exempt=limit.exempt.with_those_of(exempt))

@@ -12,21 +12,25 @@ from typing import Any, Protocol, TypeVar
 
 from ratekit.core import keys
 from ratekit.core.errors import RatekitError
+from ratekit.core.limits import Policy
 from ratekit.core.modes import RateLimitMode
 from ratekit.stores.contract import AsyncStore, Store
 from ratekit.web.answers import ResponseWriter, error_response
-from ratekit.web.arguments import cost_of, untold
+from ratekit.web.arguments import blocking_mode, cost_of, counter_answered, untold
 from ratekit.web.decide import PASS, Ask, Check, Flow, Ledger, Step, Verdict, decide, grouped, refuse
+from ratekit.web.exemptions import NOTHING, is_exempt
 from ratekit.web.identity import (
     NOBODY,
     KeyFunction,
     anonymous_subject,
+    asubject_of,
     checked_subject,
     note_address,
     note_pass,
     subject_of,
     why_nobody,
 )
+from ratekit.web.plans import NO_LIMITS, PlanFunction, Plans, without_slots
 from ratekit.web.requests import FrontRequest
 from ratekit.web.view_limit import ENDPOINT, PROJECT, USER, ViewLimit
 
@@ -48,6 +52,14 @@ class ViewSettings(Protocol):
     @property
     def anonymous(self) -> str:
         """What is done with requests without a project, or a user, where a limit does not say."""
+
+    @property
+    def plans(self) -> Plans:
+        """The named sets of limits."""
+
+    @property
+    def plan_of(self) -> PlanFunction | None:
+        """The application's lookup of a request's plan."""
 
     def mode_of(self, limit: ViewLimit) -> RateLimitMode:
         """Return the mode of a limit now."""
@@ -112,7 +124,7 @@ def decide_view(
     """Decide a request by limits that are declared. once: limits that meet in one counter charge it once."""
     checks: list[Check] = []
     for limit in limits:
-        mode = settings.mode_of(limit)
+        mode = blocking_mode(settings.mode_of(limit), block=limit.block)
         if mode is RateLimitMode.OFF or not limit.counts(request.method):
             continue
         try:
@@ -131,17 +143,36 @@ def decide_view(
 
 
 def _check(limit: ViewLimit, request: ViewRequest, settings: ViewSettings, mode: RateLimitMode) -> Finding[Check | None]:
-    """Find out what there is to decide: who asks on which endpoint, and what it costs."""
-    endpoint = limit.endpoint or request.route
+    """Find out what there is to decide: which limits, who asks on which endpoint, and what it costs."""
+    if limit.exempt is not NOTHING and (yield from is_exempt(limit.exempt, request.front, request.ask)):
+        return None
+    endpoint = yield from _endpoint(limit, request)
+    policy = limit.policy_on(request.method, request.operation)
+    if policy is None and (policy := (yield from _asked_policy(limit, request, settings))) is None:
+        note_pass(endpoint, NO_LIMITS)
+        return None
     subject = yield from _subject(limit, request, settings, endpoint)
     if subject is None:
         return None
     cost = limit.cost
     if callable(cost):
         cost = yield from request.asked("what it costs", cost)
-    policy = limit.policy_on(request.method, request.operation)
     spent = cost_of(cost, request.front.native)
     return Check.of(policy, subject, endpoint, settings.prefix, spent, mode, limit.on_outage)
+
+
+def _endpoint(limit: ViewLimit, request: ViewRequest) -> Finding[str]:
+    if callable(limit.counter):
+        return counter_answered((yield request.ask(limit.counter)))
+    return limit.fixed_endpoint or request.route
+
+
+def _asked_policy(limit: ViewLimit, request: ViewRequest, settings: ViewSettings) -> Finding[Policy | None]:
+    """Ask for the limits of a request. None: it is not limited."""
+    answer = yield request.ask(limit.declared.function(settings.plan_of))
+    qualifier = limit.qualifier_on(request.method, request.operation)
+    policy = settings.plans.policy(answer, qualifier, limit.cost)
+    return None if policy is None else without_slots(policy)
 
 
 def _subject(limit: ViewLimit, request: ViewRequest, settings: ViewSettings, endpoint: str) -> Finding[str | None]:
@@ -171,11 +202,19 @@ def _named(limit: ViewLimit, request: ViewRequest) -> Finding[tuple[str | None, 
     if who.kind == USER:
         return (yield from request.user()), request.no_user
     if who.key is not None:
-        return _key_subject(who.key, request), why_nobody(who.key)
+        return (yield from _key_subject(who.key, request)), why_nobody(who.key)
     return checked_subject((yield from request.asked("who is limited", who.function))), NOBODY
 
 
-def _key_subject(key: KeyFunction, request: ViewRequest) -> str | None:
-    if key.looks_into_body(request.front):
-        request.front.body = request.read_body(key)
-    return subject_of(key, request.front)
+def _key_subject(key: KeyFunction, request: ViewRequest) -> Finding[str | None]:
+    front = request.front
+    if key.looks_into_body(front):
+        front.body = request.read_body(key)
+    if key.aread is None:
+        return subject_of(key, front)
+
+    async def awaited(_: Any) -> str | None:
+        return await asubject_of(key, front)
+
+    subject: str | None = yield request.ask(awaited)
+    return subject

@@ -10,14 +10,21 @@ from ratekit.core.limit_names import OPTIONS, by_methods, by_operation, qualifie
 from ratekit.core.limits import Limit, Policy
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.outages import OnOutage
-from ratekit.web.arguments import check_endpoint, checked_cost, checked_mode, checked_on_outage, refuse_unknown
-from ratekit.web.identity import KeyFunction, as_key_function, check_anonymous
+from ratekit.web.arguments import (
+    check_endpoint,
+    checked_block,
+    checked_cost,
+    checked_counter,
+    checked_mode,
+    checked_on_outage,
+    refuse_unknown,
+)
+from ratekit.web.exemptions import NOTHING, Exempt, Exemptions
+from ratekit.web.identity import By, KeyFunction, as_key_function, check_anonymous
 from ratekit.web.methods import checked_methods
-from ratekit.web.plans import RuleLimits, policy_of
+from ratekit.web.plans import Cost, Declared, LimitsFunction, RuleLimits, declared, without_slots
 
 PROJECT, USER, ENDPOINT = "project", "user", "endpoint"
-By = KeyFunction | Callable[[Any], str | None] | str
-Cost = int | Callable[[Any], Any]
 
 
 class Who(NamedTuple):
@@ -49,15 +56,21 @@ class ViewOptions(TypedDict, total=False):
     by: By
     methods: Iterable[str] | None
     endpoint: str | None
+    counter: str | Callable[[Any], Any] | None
     mode: str | RateLimitMode | None
     on_outage: str | None
     anonymous: str | None
+    exempt: Iterable[Exempt]
+    block: bool
+
+
+_ARGUMENTS = {*ViewOptions.__annotations__, "max_requests", "expiry", "limits", "policy"}
 
 
 class ViewLimit(NamedTuple):
     """A limit as it is declared, checked when it is made."""
 
-    policy: Policy  # its limits have the methods and the cost in their names
+    declared: Declared
     cost: Cost
     who: Who
     methods: frozenset[str] | None
@@ -65,60 +78,96 @@ class ViewLimit(NamedTuple):
     mode: RateLimitMode | None
     on_outage: OnOutage | None
     anonymous: str | None
+    counter: str | Callable[[Any], Any] | None = None  # what it is counted under, whatever the methods, or who says that
+    exempt: Exemptions = NOTHING
+    block: bool = True
+    policy: Policy | None = None  # its limits have the methods and the cost in their names; None: declared is asked
     is_rule: bool = False  # of the settings: it knows URLs, and not the operations of a view
 
     def counts(self, method: str) -> bool:
         """Whether a request of that method is limited. HEAD is GET without the body."""
         return self.methods is None or method in self.methods or (method == "HEAD" and "GET" in self.methods)
 
-    def policy_on(self, method: str, operation_of: Callable[[str], Sequence[str] | None]) -> Policy:
-        """Return the policy for a method. Where none is declared, all methods share a counter, and OPTIONS has another.
+    @property
+    def fixed_endpoint(self) -> str | None:
+        """What it is counted under whatever the route; None: the route, or what counter answers."""
+        return self.counter if isinstance(self.counter, str) else self.endpoint
 
-        operation_of returns the methods that the view itself is declared for, None if it declares none.
+    def policy_on(self, method: str, operation_of: Callable[[str], Sequence[str] | None]) -> Policy | None:
+        """Return the policy for a method, None if it has to be asked for."""
+        if self.policy is None or self.methods is not None:
+            return self.policy
+        qualifier = self.qualifier_on(method, operation_of)
+        return qualified(self.policy, qualifier) if qualifier else self.policy
+
+    def qualifier_on(self, method: str, operation_of: Callable[[str], Sequence[str] | None]) -> str:
+        """Return what tells the counters of a method from others.
+
+        Where no method is declared, all methods share a counter, and OPTIONS has another. operation_of returns the methods
+        that the view itself is declared for, None if it declares none.
         """
         if self.methods is not None:
-            return self.policy
-        operation = None if self.is_rule or self.endpoint is not None else operation_of(method)
-        if operation is not None:
-            return qualified(self.policy, by_operation(operation))
-        return qualified(self.policy, OPTIONS) if method == "OPTIONS" else self.policy
+            return "" if self.counter is not None else by_methods(self.methods)
+        has_operation = not self.is_rule and self.endpoint is None and self.counter is None
+        operation = operation_of(method) if has_operation else None
+        return by_operation(operation) if operation is not None else OPTIONS if method == "OPTIONS" else ""
 
 
 def view_limit(
     max_requests: int | None = None,
     expiry: float | None = None,
     *,
-    limits: RuleLimits | None = None,
+    limits: RuleLimits | LimitsFunction | None = None,
     policy: Policy | Limit | None = None,
     cost: Cost = 1,
     by: By = PROJECT,
     methods: Iterable[str] | None = None,
     endpoint: str | None = None,
+    counter: str | Callable[[Any], Any] | None = None,
     mode: str | RateLimitMode | None = None,
     on_outage: str | None = None,
     anonymous: str | None = None,
+    exempt: Iterable[Exempt] = (),
+    block: bool = True,
     **unknown: Never,
 ) -> ViewLimit:
-    """Limit a view: max_requests per expiry seconds, several limits, or a policy.
+    """Limit a view: max_requests per expiry seconds, several limits, a policy, or what a callable of the request answers.
 
     by says who is limited: the project (default; what RATEKIT["IDENTIFY"] says), "user", "ip", "header:X-API-Key" and its
-    like, "endpoint" for all together, a key function, or a callable of the request, which may be async, like cost.
-    anonymous ("pass", "ip", "refuse") is what happens where there is no project or user. methods limits only those, apart;
-    endpoint is the URL pattern unless it is given. What makes no sense is a ConfigurationError.
+    like, "endpoint" for all together, a key function, or a callable of the request. limits "plan" asks the lookup of plans.
+    anonymous ("pass", "ip", "refuse") is what happens without a project or user. methods limits only those, apart; endpoint
+    is the URL pattern unless it is given; counter names what several views count together. block=False never refuses.
     """
-    refuse_unknown("rate_limit", unknown, {*ViewOptions.__annotations__, "max_requests", "expiry", "limits", "policy"})
-    only = None if methods is None else checked_methods(methods)
-    counted = with_cost(policy_of(max_requests, expiry, limits, policy), checked_cost(cost))
-    return ViewLimit(
-        policy=counted if only is None else qualified(counted, by_methods(only)),
-        cost=cost,
+    refuse_unknown("rate_limit", unknown, _ARGUMENTS)
+    limit = ViewLimit(
+        declared=declared(max_requests, expiry, limits, policy),
+        cost=checked_cost(cost),
         who=_who(by),
-        methods=only,
+        methods=None if methods is None else checked_methods(methods),
         endpoint=check_endpoint(endpoint),
         mode=checked_mode(mode),
         on_outage=checked_on_outage(on_outage),
         anonymous=None if anonymous is None else check_anonymous(anonymous),
+        counter=_counter(counter, endpoint),
+        exempt=Exemptions.of(exempt),
+        block=checked_block(block),
     )
+    return _complete(limit)
+
+
+def _counter(counter: str | Callable[[Any], Any] | None, endpoint: str | None) -> str | Callable[[Any], Any] | None:
+    if counter is not None and endpoint is not None:
+        raise ConfigurationError(f"endpoint {endpoint!r} and counter {counter!r} both name what is counted: give one")
+    return checked_counter(counter)
+
+
+def _complete(limit: ViewLimit) -> ViewLimit:
+    """Return a limit with its policy, if that is fixed; its limits have the cost and the methods in their names."""
+    if limit.declared.policy is None:
+        return limit
+    counted = with_cost(without_slots(limit.declared.policy), limit.cost)
+    methods = "" if limit.methods is None else limit.qualifier_on("", lambda _: None)
+    return limit._replace(policy=qualified(counted, methods))
 
 
 def _who(by: By) -> Who:
