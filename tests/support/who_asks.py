@@ -9,22 +9,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from ratekit import Limit, Policy
 from ratekit.identity import combine
+from support.several_limits import Sent
 
 BY_USER = "header:X-User"
 PLANS = {"free": ["2/min", "100/h"], "pro": "4/min"}
 PLAN_OF = {"ann": "free", "bob": "pro", "eve": None}
-
-
-class Sent(NamedTuple):
-    """Requests of a user, and the status that each of them is answered with."""
-
-    user: str
-    status: int
-    times: int = 1
 
 
 @dataclass(frozen=True)
