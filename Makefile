@@ -11,7 +11,7 @@ DEMO_NEEDS := '.[fastapi,redis]' 'uvicorn>=0.40'
 TEST_NEEDS := '.[redis,fastapi,django,drf,ninja,flask,cli,mysql,mongo,grpc]' --group dev
 WORKERS ?= auto
 
-.PHONY: help demo dev test faults outages fuzz lint bench surge matrix release-check wheel clean
+.PHONY: help demo dev test faults outages fuzz lint bench surge site matrix release-check wheel clean
 
 help:  ## Show what can be made.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -58,6 +58,9 @@ bench: $(READY)  ## Measure ratekit beside its peers (SHORT=1 for two minutes of
 
 surge: $(READY)  ## Send a surge of riders to a small service, without and with limits (SHORT=1 for seconds of it).
 	$(BIN)/python example_projects/ride_hailing/surge.py $(if $(SHORT),--short)
+
+site: $(READY)  ## Build the documentation and the API reference as a site (build/site/index.html).
+	$(BIN)/python docs/build_site.py
 
 matrix: $(VENV)/.made  ## Run the suite on each Python with the oldest and the newest dependencies (MATRIX=3.12-oldest for one cell).
 	$(BIN)/python .ci/matrix.py $(MATRIX)
