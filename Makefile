@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet
 DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
 DEMO_NEEDS := '.[fastapi,redis]' 'uvicorn>=0.40'
-TEST_NEEDS := '.[redis,fastapi,django,drf,ninja,flask,cli,mysql,mongo,grpc]' --group dev
+TEST_NEEDS := '.[redis,fastapi,django,drf,ninja,flask,cli,mysql,mongo,grpc,service,client,otlp]' --group dev
 WORKERS ?= auto
 
 .PHONY: help demo dev test faults outages fuzz lint bench surge site matrix release-check wheel clean

@@ -13,7 +13,10 @@ import ratekit
 
 ROOT = Path(ratekit.__file__).parents[1]
 # A folder imports from those before it. A module directly in ratekit/ is a door: it imports from any folder before it.
-FOLDERS = ["core", "stores", "telemetry", "limiter", "web", "database", "rules", "admin", "report", "doors", "cli", "flask"]
+FOLDERS = [
+    "core", "stores", "telemetry", "limiter", "web", "database", "rules", "admin", "report", "client", "doors",
+    "service", "cli", "flask",
+]  # fmt: skip
 DRIVERS = {"redis", "valkey", "hiredis", "lupa"}
 DATABASE_LIBRARIES = {"alembic", "psycopg", "aiosqlite", "pymysql", "aiomysql"}
 FRAMEWORKS = {
@@ -67,6 +70,8 @@ def imported(path: Path) -> set[str]:
 def level_of(module: str) -> int:
     """How far down a module is: the position of its folder; fronts are below all folders of ratekit."""
     package, *parts = module.split(".")
+    if package == "ratekit_service":  # the command line starts it
+        return FOLDERS.index("service")
     if package != "ratekit":
         return len(FOLDERS)
     return FOLDERS.index(parts[0] if parts[0] in FOLDERS else "doors")

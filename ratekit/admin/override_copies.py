@@ -166,9 +166,9 @@ class Follower:
         """Follow in this process, too, if it was forked from the one that followed."""
         self._poller.revive()
 
-    def close(self) -> None:
-        """Stop following."""
-        self._poller.close()
+    def close(self, seconds: float = 0.0) -> None:
+        """Stop following, and wait for a copy that is being made, so many seconds at most."""
+        self._poller.close(seconds)
 
     def _look(self) -> None:
         try:

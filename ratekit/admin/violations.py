@@ -83,22 +83,26 @@ class ViolationLog:
         self.written = 0
         self.dropped = 0
 
-    def start(self) -> ViolationLog:
-        """Listen to decisions from now on."""
+    def start(self, *, listen: bool = True) -> ViolationLog:
+        """Write from now on; with listen, every decision of this process that refuses a request."""
         self._remove()
         self._poller = self._poller or Poller(self.flush, self._interval, "ratekit-violations")
-        self._remove = events.on_decision(self.enqueue)
+        if listen:
+            self._remove = events.on_decision(self.enqueue)
         _logs.add(self)
         return self
 
     def enqueue(self, decision: Decision) -> None:
         """Queue the record of a decision that refused its request. This is all that a request waits for."""
-        if decision.outcome is not Outcome.DENIED or decision.result is None:
-            return
+        if decision.outcome is Outcome.DENIED and decision.result is not None:
+            self.add(self._violation(decision))
+
+    def add(self, violation: Violation) -> None:
+        """Queue a record. Never waits; what does not fit is dropped."""
         if len(self._queue) >= self._most:
             self._drop(1, "the database is too slow")
             return
-        self._queue.append(self._violation(decision))
+        self._queue.append(violation)
         if self._poller is not None:
             self._poller.revive()
 

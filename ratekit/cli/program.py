@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 import ratekit
-from ratekit.cli import completion, counters, db, doctor, explain, mode, overrides, report, violations
+from ratekit.cli import completion, counters, db, doctor, explain, mode, overrides, report, serve, violations
 from ratekit.core.errors import ConfigurationError, DatabaseUnavailable, RateLimitUnavailable
 
 USAGE, STORE, INTERRUPTED = 2, 3, 130
@@ -26,6 +26,7 @@ COMMANDS: tuple[click.Command, ...] = (
     violations.violations,
     doctor.doctor,
     db.db,
+    serve.serve,
     completion.completion,
 )
 
@@ -57,6 +58,10 @@ Which limit would affect at most one client in a hundred?
 \b
 Limit a script:
   ratekit check deploys team:shop --limit 3/h && ./deploy
+
+\b
+Limit services in any language, over HTTP:
+  ratekit serve --demo
 
 \b
 Exit codes:

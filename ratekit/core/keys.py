@@ -108,6 +108,11 @@ def element_endpoint(endpoint: str, suffix: str = ELEMENTS_SUFFIX) -> str:
     return f"{endpoint}:{suffix}"
 
 
+def tenant_endpoint(tenant: str, endpoint: str) -> str:
+    """Return the endpoint under which a tenant's requests are counted, separately from those of other tenants."""
+    return f"{tenant}:{endpoint}"
+
+
 def whole_endpoint_subject(endpoint: str) -> str:
     """Return the reserved subject of an endpoint that is limited as a whole, all callers together."""
     return f"*{endpoint}"

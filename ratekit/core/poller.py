@@ -35,10 +35,12 @@ class Poller:
             self._one_at_a_time = threading.Lock()  # the thread that may have held the old one is not here
             self._start()
 
-    def close(self) -> None:
-        """End the thread, once the call that may be under way has ended."""
+    def close(self, seconds: float = 0.0) -> None:
+        """End the thread, once the call that may be under way has ended; wait for that, so many seconds at most."""
         self._stops.set()
         self._wakes.set()
+        if seconds and self._thread is not threading.current_thread():
+            self._thread.join(seconds)
 
     def _start(self) -> None:
         self._stops, self._wakes = threading.Event(), threading.Event()

@@ -11,7 +11,7 @@ from ratekit.database import urls
 
 try:
     from sqlalchemy import URL, Engine, create_engine, event
-    from sqlalchemy.exc import DBAPIError, IntegrityError
+    from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
     from sqlalchemy.exc import TimeoutError as PoolTimeoutError
     from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
     from sqlalchemy.pool import NullPool
@@ -43,7 +43,7 @@ def telling_outages() -> Iterator[None]:
     """Raise DatabaseUnavailable where the database does not answer, or refuses what is right."""
     try:
         yield
-    except IntegrityError:
+    except (IntegrityError, DataError):  # the value is wrong, not the database
         raise
     except DBAPIError as error:
         raise DatabaseUnavailable(" ".join(str(error.orig).split())) from error

@@ -53,13 +53,10 @@ def deletions_since(connection: Connection, version: int) -> list[tuple[str, str
 
 def forget_deletions(connection: Connection, before: datetime.datetime) -> int:
     """Forget the deletions before a time. Returns how many there were."""
-    version = raise_version(connection)
     found = config_deletions.c
     last = connection.execute(select(func.max(found.version)).where(found.deleted_at < before)).scalar()
     if last is None:
         return 0
+    connection.execute(update(config_version).where(config_version.c.id == ONLY_ROW).values(complete_since=last))
     gone: Any = connection.execute(delete(config_deletions).where(found.version <= last))
-    connection.execute(
-        update(config_version).where(config_version.c.id == ONLY_ROW).values(version=version, complete_since=last)
-    )
     return int(gone.rowcount)

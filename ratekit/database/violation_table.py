@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, delete, insert, select
 
-from ratekit.database.schema import violations
+from ratekit.database.schema import LONGEST_NAME, violations
 
 _row = violations.c
 
@@ -57,13 +57,18 @@ def forget(connection: Connection, before: datetime.datetime) -> int:
 def _values(violation: Violation) -> dict[str, Any]:
     return {
         "tenant_id": violation.tenant,
-        "client_key": violation.subject,
-        "endpoint": violation.endpoint,
+        "client_key": _storable(violation.subject),
+        "endpoint": _storable(violation.endpoint),
         "limit_name": violation.limit,
         "violated_at": violation.at,
         "request_count": violation.used,
         "limit_value": violation.maximum,
     }
+
+
+def _storable(text: str) -> str:
+    """Return a text as every database takes it: without NUL and lone surrogates, and cut to the column's width."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")[:LONGEST_NAME]
 
 
 def _read(row: Any) -> Violation:

@@ -22,6 +22,7 @@ from ratekit.limiter.operations import Operations, new_slot
 from ratekit.limiter.refusal_cache import forget_given_back
 from ratekit.limiter.renewal import LoopRenewal, Renewal, slots_held, still_held
 from ratekit.limiter.renewal import thread as renewal_thread
+from ratekit.stores.contract import Answer as StoreAnswer
 from ratekit.stores.contract import AsyncStore, AsyncStoreGiven, Store, StoreGiven
 
 _log = Logger("ratekit.limiter")
@@ -118,6 +119,23 @@ class RateLimiter(Operations[RateLimitResult, Store, StoreGiven]):
         if started:
             notify_decision(batch[at], result, mode, started, self.prefix)
         return result
+
+    def decide_many(
+        self, calls: Sequence[Call], mode: RateLimitMode = RateLimitMode.ON
+    ) -> list[RateLimitResult | RateLimitUnavailable]:
+        """Let the store decide independent calls in order, in as few round trips as possible.
+
+        Each has a result of its own, or the error if the store could not tell and on_outage is "closed".
+        """
+        started = perf_counter() if decisions.listeners else 0.0
+        answers: Sequence[StoreAnswer | StoreOutage]
+        try:
+            answers = self._store.run_many(calls)
+        except StoreOutage as error:
+            answers = [error] * len(calls)
+        if self._learns and self._learn_many(calls, answers):
+            threading.Thread(target=self._settle, name="ratekit-settle", daemon=True).start()
+        return [self._result_or_error(call, answer, mode, started) for call, answer in zip(calls, answers, strict=True)]
 
     def give_back(self, batch: Sequence[Call]) -> None:
         """Run refunds, releases or charges whose answers nobody needs. A failure is logged."""
@@ -219,6 +237,23 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult], AsyncSto
         if started:
             notify_decision(batch[at], result, mode, started, self.prefix)
         return result
+
+    async def decide_many(
+        self, calls: Sequence[Call], mode: RateLimitMode = RateLimitMode.ON
+    ) -> list[RateLimitResult | RateLimitUnavailable]:
+        """Let the store decide independent calls in order, in as few round trips as possible.
+
+        Each has a result of its own, or the error if the store could not tell and on_outage is "closed".
+        """
+        started = perf_counter() if decisions.listeners else 0.0
+        answers: Sequence[StoreAnswer | StoreOutage]
+        try:
+            answers = await self._store.run_many(calls)
+        except StoreOutage as error:
+            answers = [error] * len(calls)
+        if self._learns and self._learn_many(calls, answers):
+            _in_background(self._settle())
+        return [self._result_or_error(call, answer, mode, started) for call, answer in zip(calls, answers, strict=True)]
 
     async def give_back(self, batch: Sequence[Call]) -> None:
         """Run refunds, releases or charges whose answers nobody needs. A failure is logged. A cancellation waits for it."""

@@ -15,7 +15,7 @@ from ratekit.core.keys import DEFAULT_PREFIX, check_prefix
 from ratekit.core.lazy_log import Logger
 from ratekit.core.limits import Limit, Policy
 from ratekit.core.modes import RateLimitMode
-from ratekit.core.outages import OnOutage, Outage, outage_in
+from ratekit.core.outages import OnOutage, Outage, StoreOutage, outage_in
 from ratekit.core.protocol import CHECK, Call, Operation, decode, encode
 from ratekit.core.results import RateLimitResult
 from ratekit.limiter.fallback import Fallback
@@ -209,6 +209,29 @@ class Operations(ABC, Generic[Answer, StoreKind, Given]):
             raise outage_in(answer)
         self._learn_batch(batch, answers)
         return decode(batch[at], answer)
+
+    def _result_or_error(
+        self, call: Call, answer: StoreAnswer | StoreOutage, mode: RateLimitMode, started: float
+    ) -> RateLimitResult | RateLimitUnavailable:
+        """Return the result of one call of several that are decided independently; the error if on_outage refuses it."""
+        outage = outage_in(answer) if isinstance(answer, str) else answer
+        try:
+            if isinstance(outage, StoreOutage):
+                result = self.without_store(call, outage.outage, mode, started)
+            else:
+                forget_given_back(call)
+                result = decode(call, outage)
+        except RateLimitUnavailable as error:
+            return error
+        if started:
+            notify_decision(call, result, mode, started, self.prefix)
+        return result
+
+    def _learn_many(self, calls: Sequence[Call], answers: Sequence[StoreAnswer | StoreOutage]) -> bool:
+        """Take note of the store's answers; whether there is something to settle with it."""
+        figures = [(call, answer) for call, answer in zip(calls, answers, strict=True) if not isinstance(answer, str)]
+        owes = [self._learn(call, answer) for call, answer in figures if not isinstance(answer, StoreOutage)]
+        return any(owes)
 
     def _batch_without_store(
         self, batch: Sequence[Call], at: int, outage: Outage, mode: RateLimitMode, started: float

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from ratekit.core.errors import ConfigurationError, DocumentError
-from ratekit.core.limits import MOST_REQUESTS, Limit
+from ratekit.core.limits import MOST_REQUESTS
+from ratekit.database.rows import limit_of_rule
 from ratekit.rules.fields import Moment, NonEmpty
 from ratekit.rules.limits import Limits, LimitsField
 from ratekit.rules.problems import Place, problems_of
@@ -60,10 +61,7 @@ class RuleRow(_Form):
     def limits(self, max_requests: int | None = None) -> Limits:
         """Return the limit of the row, or the same with another maximum."""
         most = self.max_requests if max_requests is None else max_requests
-        has_burst = self.algorithm == "token_bucket" and self.burst_size and most
-        burst = self.burst_size if has_burst else None
-        limit = Limit(most, self.window_secs, algorithm=self.algorithm, burst=burst, _blocking=most == 0)
-        return Limits((limit,))
+        return Limits((limit_of_rule(self.algorithm, most, self.window_secs, self.burst_size),))
 
 
 class OverrideRow(_Form):

@@ -1,0 +1,87 @@
+"""The command serve: runs the check service."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ratekit import stores
+from ratekit.core.errors import MissingExtraError
+from ratekit.database import urls
+
+
+@click.command(short_help="Run the check service: limits over HTTP, for services in any language.")
+@click.option("--host", help="The address to listen on.  [default: 127.0.0.1]")
+@click.option("--port", type=int, help="The port to listen on.  [default: 8080]")
+@click.option("--workers", type=int, help="How many processes. They need a redis:// store.  [default: 1]")
+@click.option(
+    "--store", "store_url", metavar="URL", help=f"Where counters are: {stores.URL_VARIABLE}.  [default: memory://]"
+)
+@click.option("--database", "database_url", metavar="URL", help=f"Where tenants, plans and keys are: {urls.URL_VARIABLE}.")
+@click.option("--log-checks", type=click.Choice(["all", "refused", "none"]), help="Which checks have a log line.")
+@click.option("--tls-certificate", metavar="FILE", help="With --tls-key: serve HTTPS.")
+@click.option("--tls-key", metavar="FILE")
+@click.option("--config", "file", metavar="FILE", help="A TOML file with settings, by the names of these options.")
+@click.option("--demo", is_flag=True, default=None, help="Make a tenant with plans and a key, and say what to try.")
+def serve(file: str | None, **given: Any) -> None:
+    """Run the check service: limits over HTTP, for services in any language.
+
+    Every setting can be given as an option, as an environment variable, or in a file; the first of these counts.
+    The database is migrated at the start. SIGTERM ends the service when the requests that were begun are answered.
+
+    \b
+    Try it, with nothing installed beside it:
+      ratekit serve --demo
+
+    \b
+    In production: counters in Redis, the rest in Postgres, any number of instances
+      export RATE_LIMIT_STORE_URL=redis://redis:6379
+      export RATEKIT_DATABASE_URL=postgresql://ratekit:secret@postgres/ratekit
+      export RATEKIT_ADMIN_TOKEN=$(openssl rand -hex 32)
+      ratekit serve --host 0.0.0.0 --port 8080
+
+    \b
+    Then, with the token, a tenant, a plan and a key; and with the key, a check:
+      curl localhost:8080/v1/admin/tenants -H "authorization: Bearer $RATEKIT_ADMIN_TOKEN" \\
+        -H 'content-type: application/json' -d '{"name":"acme"}'
+      curl localhost:8080/v1/check -H "x-api-key: $KEY" \\
+        -H 'content-type: application/json' -d '{"resource":"GET:/orders","subject":"user:42"}'
+
+    \b
+    Other variables:
+      RATEKIT_ADMIN_TOKEN     the bearer token of /v1/admin; without it, administration is off
+      RATEKIT_KEY_PEPPER      a secret that API keys are hashed with, the same in all instances
+      RATEKIT_ON_OUTAGE       what plans do that say nothing: open, closed or local
+      RATEKIT_TENANT_LIMIT    what one tenant may ask of one instance, such as 2000/s
+      RATEKIT_BODY_BYTES, RATEKIT_BODY_SECONDS, RATEKIT_POLL_SECONDS, RATEKIT_DEADLINE, RATEKIT_SHUTDOWN_SECONDS
+      RATE_LIMIT_MODE         on, off or monitor, for everybody
+      OTEL_EXPORTER_OTLP_ENDPOINT   where spans go, if anywhere
+    """
+    try:
+        from ratekit_service import settings
+        from ratekit_service.server import run
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("ratekit"):
+            raise
+        raise MissingExtraError("ratekit serve", "service") from None
+    if not given["demo"]:
+        run(settings.load(given, file))
+        return
+    with tempfile.TemporaryDirectory(prefix="ratekit-demo-") as folder:
+        run(settings.load(_for_demo(given, Path(folder)), file))
+
+
+def _for_demo(given: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return settings that need nothing: a database that is gone afterwards, and a token if none is set."""
+    from ratekit_service.settings import variable_of
+
+    chosen = dict(given)
+    chosen["database_url"] = given["database_url"] or os.environ.get(urls.URL_VARIABLE) or f"sqlite:///{folder}/ratekit.db"
+    chosen["admin_token"] = os.environ.get(variable_of("admin_token")) or secrets.token_hex(16)
+    chosen["log_checks"] = given["log_checks"] or "none"
+    return chosen

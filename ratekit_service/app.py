@@ -1,0 +1,108 @@
+"""The application: composes the routes of all subjects, and the front before them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+import ratekit
+from ratekit.core.errors import DatabaseUnavailable
+from ratekit_service import status
+from ratekit_service.audit import routes as audit
+from ratekit_service.checks import routes as checks
+from ratekit_service.checks import usage
+from ratekit_service.checks.front import Front
+from ratekit_service.checks.models import CheckAnswer, ProblemModel, RuleAnswer
+from ratekit_service.keys import routes as keys
+from ratekit_service.overrides import routes as overrides
+from ratekit_service.plans import routes as plans
+from ratekit_service.policies import routes as policies
+from ratekit_service.problems import Problem
+from ratekit_service.rules import routes as rules
+from ratekit_service.service import Service
+from ratekit_service.settings import Settings, load
+from ratekit_service.tenants import routes as tenants
+from ratekit_service.violations import routes as violations
+
+ROUTERS = (checks, usage, status, tenants, plans, keys, policies, rules, overrides, violations, audit)
+_DESCRIPTION = "One rate limiter for services in any language. Callers have an `x-api-key`, administrators a bearer token."
+
+
+def create_app(settings: Settings | None = None) -> Front:
+    """Return the service as an ASGI application. Without settings, the environment says what it needs."""
+    service = Service(load() if settings is None else settings)
+    app = FastAPI(title="ratekit", version=ratekit.__version__, description=_DESCRIPTION, lifespan=_lifespan)
+    app.state.service = service
+    for module in ROUTERS:
+        app.include_router(module.router)
+    app.add_exception_handler(Problem, _problem)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(DatabaseUnavailable, _without_database)
+    app.add_exception_handler(HTTPException, _http_error)
+    _document_problems(app)
+    return Front(app, service)
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    service: Service = app.state.service
+    await service.start()
+    try:
+        yield
+    finally:
+        await service.stop()
+
+
+def _document_problems(app: FastAPI) -> None:
+    """Put the models that answers refer to into the OpenAPI document."""
+    original = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = original()
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        schemas["Problem"] = ProblemModel.model_json_schema()
+        for model in (CheckAnswer, RuleAnswer):
+            schemas.setdefault(model.__name__, model.model_json_schema(ref_template="#/components/schemas/{model}"))
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+async def _problem(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)  # noqa: S101 - it is registered for this class
+    response = Response(error.body, error.status)
+    response.raw_headers = [*error.headers, (b"content-length", b"%d" % len(error.body))]
+    return response
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101
+    errors = [{"field": _place(one["loc"]), "message": str(one["msg"])} for one in error.errors()]
+    first = errors[0]
+    detail = f"{first['field'] or 'the body'}: {first['message']}"
+    return await _problem(request, Problem(422, detail, field=first["field"], members={"errors": errors[:20]}))
+
+
+async def _without_database(request: Request, error: Exception) -> Response:
+    return await _problem(request, Problem(503, "the database does not answer; checks go on without it", retry_after=1))
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101
+    lines = tuple((name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items())
+    detail = {404: "there is no such path", 405: "this path has other methods"}.get(error.status_code, str(error.detail))
+    return await _problem(request, Problem(error.status_code, detail, headers=lines))
+
+
+def _place(location: Any) -> str:
+    """Return where in a request something is wrong: "cost", "checks[2].cost", "query limit" is "limit"."""
+    parts = [part for part in location if part not in ("body", "query", "path", "header")]
+    text = ""
+    for part in parts:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".")

@@ -1,0 +1,1 @@
+"""Deciding: from a request to a plan to a decision to an answer."""

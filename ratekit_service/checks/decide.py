@@ -1,0 +1,196 @@
+"""The decider: which plan applies to a request, and what its limits say. One round trip to the store, none elsewhere."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from ratekit.admin.violations import ViolationLog
+from ratekit.core import clock
+from ratekit.core.errors import RateLimitUnavailable
+from ratekit.core.headers import whole_seconds
+from ratekit.core.keys import tenant_endpoint
+from ratekit.core.modes import RateLimitMode, get_rate_limit_mode, weakest
+from ratekit.core.outages import OnOutage, as_on_outage
+from ratekit.core.protocol import CHECK, Call, Operation, encode
+from ratekit.core.results import RateLimitResult
+from ratekit.database.violation_table import Violation
+from ratekit.limiter.limiters import AsyncRateLimiter, RateLimiter
+from ratekit.limiter.operations import new_slot
+from ratekit.stores.memory import MemoryStore
+from ratekit_service.checks import slots
+from ratekit_service.checks.answers import Decision, SlotAnswer, Target
+from ratekit_service.checks.requests import CheckRequest
+from ratekit_service.configuration.records import Key, Tenant
+from ratekit_service.configuration.refresher import Refresher
+from ratekit_service.configuration.snapshot import NO_POLICIES, Configuration
+from ratekit_service.problems import Problem, invalid, not_found
+from ratekit_service.telemetry.tracing import store_span
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+_OFF = RateLimitMode.OFF
+_ACQUIRE = Operation.ACQUIRE
+no_span = nullcontext()
+
+
+class Decider:
+    """Decides requests of tenants."""
+
+    def __init__(
+        self,
+        limiter: AsyncRateLimiter,
+        refresher: Refresher,
+        violations: ViolationLog,
+        on_outage: str,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self._refresher = refresher
+        self._violations = violations
+        self._prefix = limiter.prefix
+        self._tracer = tracer
+        self._system = "memory" if limiter.store.is_local else "redis"
+        default = as_on_outage(on_outage)
+        self._limiters: dict[OnOutage | None, AsyncRateLimiter] = {one: limiter.with_on_outage(one) for one in OnOutage}
+        self._limiters[None] = limiter.with_on_outage(default)
+        self._own = RateLimiter(MemoryStore(for_one=False, max_counters=50_000))  # for what tenants ask of this instance
+
+    def tenant_of(self, key: Key, cost: int = 1) -> Tenant:
+        """Return the tenant of a key. Raises Problem if it asks too much of this instance."""
+        tenant = self._refresher.configuration.tenants.get(key.tenant_id)
+        if tenant is None:
+            raise Problem(503, "the configuration is not loaded yet", retry_after=1)
+        if tenant.limit is not None:
+            result = self._own.check(tenant.limit, tenant.id, cost=cost)
+            if not result.allowed:
+                wait = None if result.retry_after is None else whole_seconds(result.retry_after)
+                raise Problem(429, "this tenant asks too much of the service", retry_after=wait)
+        return tenant
+
+    def target(self, key: Key, tenant: Tenant, request: CheckRequest, where: str = "") -> Target:
+        """Return what a request is decided by: the plan it names, else that of its resource, its key, or its tenant."""
+        configuration = self._refresher.configuration
+        policy = configuration.policies.get(tenant.id, NO_POLICIES).find(request.resource)
+        plan_id = request.plan_id or (policy and policy.plan_id) or key.plan_id or tenant.default_plan_id
+        if plan_id is None:
+            raise invalid("no plan applies: name one, or give the resource, the key or the tenant a plan", f"{where}plan_id")
+        plan = configuration.plans.get(plan_id)
+        if plan is None or plan.tenant_id != tenant.id:
+            raise not_found("plan", field=f"{where}plan_id")
+        if plan.policy.has_slots and request.cost != 1:
+            raise invalid(f"cost {request.cost} is not 1: plan {plan.name!r} counts slots", f"{where}cost")
+        counter = policy.counter if policy is not None and policy.counter else request.resource
+        return Target(tenant, plan, tenant_endpoint(tenant.id, counter), request.subject, request.resource)
+
+    def rule_target(self, key: Key, tenant: Tenant, client_key: str, endpoint: str) -> Target:
+        """Return what a request is decided by: the rule of its client key and endpoint, else a plan."""
+        rule = self._refresher.configuration.rule(tenant.id, client_key, endpoint)
+        if rule is not None and rule.plan is not None:
+            return Target(tenant, rule.plan, tenant_endpoint(tenant.id, rule.endpoint), client_key, endpoint)
+        try:
+            return self.target(key, tenant, CheckRequest(endpoint, client_key))
+        except Problem as problem:
+            if problem.status != 422:
+                raise
+            detail = f"no rule applies to client_key {client_key!r} and endpoint {endpoint!r}, and no plan does"
+            raise invalid(detail, "endpoint") from None
+
+    async def decide(self, target: Target, operation: Operation = CHECK, cost: int = 1) -> Decision:
+        """Decide a request. One by a plan that counts slots takes a slot. Raises Problem if the store must, and cannot."""
+        plan = target.plan
+        mode = _mode(target)
+        version = self._refresher.configuration.version
+        if mode is _OFF:
+            return Decision(target, None, mode, version)
+        call = self._call(target, operation, cost)
+        try:
+            with no_span if self._tracer is None else store_span(self._tracer, self._system):
+                result = await self._limiters[plan.on_outage].decide(call, mode)
+        except RateLimitUnavailable as error:
+            raise unavailable(error) from None
+        return self._decision(target, call, result, mode, version)
+
+    async def decide_many(self, targets: Sequence[Target], costs: Sequence[int]) -> list[Decision]:
+        """Decide requests, each for itself and in order, in as few round trips as possible."""
+        version = self._refresher.configuration.version
+        decisions: list[Decision | None] = [None] * len(targets)
+        groups: dict[tuple[OnOutage | None, RateLimitMode], list[tuple[int, Call]]] = {}
+        for index, (target, cost) in enumerate(zip(targets, costs, strict=True)):
+            mode = _mode(target)
+            if mode is _OFF:
+                decisions[index] = Decision(target, None, mode, version)
+            else:
+                place = groups.setdefault((target.plan.on_outage, mode), [])
+                place.append((index, self._call(target, CHECK, cost)))
+        for (on_outage, mode), group in groups.items():
+            results = await self._limiters[on_outage].decide_many([call for _, call in group], mode)
+            for (index, call), result in zip(group, results, strict=True):
+                if isinstance(result, RateLimitUnavailable):
+                    raise unavailable(result)
+                decisions[index] = self._decision(targets[index], call, result, mode, version)
+        return [decision for decision in decisions if decision is not None]
+
+    async def slot(self, key: Key, text: str, operation: Operation) -> SlotAnswer:
+        """Release or renew a slot. Raises Problem if no check of the tenant can have answered with it."""
+        tenant, slot = self.tenant_of(key), slots.slot_of(text)
+        plan = self._refresher.configuration.plans.get(slot.plan_id)
+        if plan is None or plan.tenant_id != tenant.id or not plan.policy.has_slots:
+            raise slots.unknown_slot()
+        endpoint = tenant_endpoint(tenant.id, slot.resource)
+        call = encode(plan.policy, slot.subject, endpoint, self._prefix, operation, slot=slot.id)
+        try:
+            result = await self._limiters[plan.on_outage].decide(call)
+        except RateLimitUnavailable as error:
+            raise unavailable(error) from None
+        return SlotAnswer(operation is Operation.RENEW and result.allowed, result.degraded)
+
+    async def reset(self, configuration: Configuration, tenant_id: str, resource: str, subject: str) -> int:
+        """Forget what a subject has used of a resource, by whichever plan. Returns how many plans were looked at."""
+        plans = configuration.plans_of(tenant_id)
+        policy = configuration.policies.get(tenant_id, NO_POLICIES).find(resource)
+        names = {resource, "*"} | ({policy.counter} if policy and policy.counter else set())
+        calls = [
+            encode(plan.policy, subject, tenant_endpoint(tenant_id, name), self._prefix, Operation.RESET, 0)
+            for plan in plans
+            for name in names
+        ]
+        answers = await self._limiters[OnOutage.CLOSED].decide_many(calls) if calls else []
+        for answer in answers:
+            if isinstance(answer, RateLimitUnavailable):
+                raise unavailable(answer)
+        return len(plans)
+
+    def _call(self, target: Target, operation: Operation, cost: int) -> Call:
+        plan, slot = target.plan, None
+        if plan.policy.has_slots and operation is CHECK:
+            operation, slot = _ACQUIRE, new_slot()
+        return encode(plan.policy, target.subject, target.endpoint, self._prefix, operation, cost, slot=slot)
+
+    def _decision(self, target: Target, call: Call, result: RateLimitResult, mode: RateLimitMode, version: int) -> Decision:
+        slot = None
+        if call.slot is not None and result.allowed:
+            slot = slots.text_of(slots.Slot(call.slot, target.plan.id, target.endpoint.partition(":")[2], target.subject))
+        decision = Decision(target, result, mode, version, slot)
+        if not decision.allowed and call.operation in (CHECK, _ACQUIRE):
+            self._violations.add(_violation(target, result))
+        return decision
+
+
+def unavailable(error: RateLimitUnavailable) -> Problem:
+    """Return the 503 for a plan that refuses while the store cannot tell."""
+    reason = error.reason.partition(":")[0]
+    detail = "the limit cannot be checked now, and this plan refuses then"
+    return Problem(503, detail, retry_after=whole_seconds(error.retry_after), members={"degraded": reason})
+
+
+def _mode(target: Target) -> RateLimitMode:
+    return weakest(get_rate_limit_mode(), target.plan.mode, target.tenant.mode)
+
+
+def _violation(target: Target, result: RateLimitResult) -> Violation:
+    at = datetime.datetime.fromtimestamp(clock.now(), datetime.UTC)
+    count, most = result.request_count, result.max_requests
+    return Violation(target.subject, target.resource, result.limit, at, count, most, target.tenant.id)

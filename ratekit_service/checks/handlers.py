@@ -1,0 +1,110 @@
+"""The hot paths: from a key and a decoded request to a status, header lines and a body. Both fronts call these."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from ratekit.core.headers import RawLine
+from ratekit.core.protocol import CHECK, Operation
+from ratekit_service.checks import answers
+from ratekit_service.checks.answers import Decision
+from ratekit_service.checks.decide import Decider
+from ratekit_service.checks.requests import BatchRequest, CheckRequest, RuleRequest, SlotRequest
+from ratekit_service.configuration.records import Key
+from ratekit_service.configuration.refresher import Refresher
+
+
+class Answer(NamedTuple):
+    """What is sent back: a status, header lines without the length, and a body that is still to be encoded."""
+
+    status: int
+    headers: list[RawLine]
+    body: Any
+    decisions: tuple[Decision, ...] = ()
+
+
+Handle = Callable[[Key, Any], Awaitable[Answer]]
+
+
+class HotPath(NamedTuple):
+    """One hot path: what it reads, the scope that a key needs for it, and what it does."""
+
+    path: str
+    request: type[Any]
+    scope: str
+    handle: Handle
+
+
+class Handlers:
+    """What each hot path does."""
+
+    def __init__(self, decider: Decider, refresher: Refresher) -> None:
+        self._decider = decider
+        self._refresher = refresher
+
+    async def check(self, key: Key, request: CheckRequest) -> Answer:
+        """Decide a request by a plan."""
+        decider = self._decider
+        target = decider.target(key, decider.tenant_of(key), request)
+        decision = await decider.decide(target, CHECK, request.cost)
+        return Answer(decision.status, answers.header_lines(decision), answers.check_answer(decision), (decision,))
+
+    async def peek(self, key: Key, request: CheckRequest) -> Answer:
+        """Say what a check would answer, and spend nothing: always a 200."""
+        return await self._operate(key, request, Operation.PEEK)
+
+    async def charge(self, key: Key, request: CheckRequest) -> Answer:
+        """Spend a cost whatever the maximum."""
+        return await self._operate(key, request, Operation.CHARGE)
+
+    async def refund(self, key: Key, request: CheckRequest) -> Answer:
+        """Give a cost back."""
+        return await self._operate(key, request, Operation.REFUND)
+
+    async def batch(self, key: Key, request: BatchRequest) -> Answer:
+        """Decide several requests, each for itself. Nothing is decided if one of them makes no sense."""
+        decider, checks = self._decider, request.checks
+        tenant = decider.tenant_of(key, len(checks))
+        targets = [decider.target(key, tenant, one, f"checks[{index}].") for index, one in enumerate(checks)]
+        decisions = await decider.decide_many(targets, [one.cost for one in checks])
+        body = answers.BatchAnswer([answers.check_answer(decision) for decision in decisions])
+        return Answer(200, answers.plain_lines(self._refresher.configuration.version), body, tuple(decisions))
+
+    async def check_rule(self, key: Key, request: RuleRequest) -> Answer:
+        """Decide a request by the rules of a client key and an endpoint."""
+        decider = self._decider
+        target = decider.rule_target(key, decider.tenant_of(key), request.client_key, request.endpoint)
+        decision = await decider.decide(target, CHECK, request.cost)
+        return Answer(decision.status, answers.header_lines(decision), answers.rule_answer(decision), (decision,))
+
+    async def release(self, key: Key, request: SlotRequest) -> Answer:
+        """Free a slot; no matter if it is not held any more."""
+        return self._slot_answer(await self._decider.slot(key, request.slot, Operation.RELEASE))
+
+    async def renew(self, key: Key, request: SlotRequest) -> Answer:
+        """Keep a slot for longer."""
+        return self._slot_answer(await self._decider.slot(key, request.slot, Operation.RENEW))
+
+    def table(self) -> dict[str, HotPath]:
+        """Return the hot paths."""
+        rows = [
+            HotPath("/v1/check", CheckRequest, "check", self.check),
+            HotPath("/v1/check/batch", BatchRequest, "check", self.batch),
+            HotPath("/check", RuleRequest, "check", self.check_rule),
+            HotPath("/v1/peek", CheckRequest, "read", self.peek),
+            HotPath("/v1/charge", CheckRequest, "charge", self.charge),
+            HotPath("/v1/refund", CheckRequest, "charge", self.refund),
+            HotPath("/v1/release", SlotRequest, "check", self.release),
+            HotPath("/v1/renew", SlotRequest, "check", self.renew),
+        ]
+        return {row.path: row for row in rows}
+
+    async def _operate(self, key: Key, request: CheckRequest, operation: Operation) -> Answer:
+        decider = self._decider
+        target = decider.target(key, decider.tenant_of(key), request)
+        decision = await decider.decide(target, operation, request.cost)
+        return Answer(200, answers.header_lines(decision, refused=False), answers.check_answer(decision))
+
+    def _slot_answer(self, body: answers.SlotAnswer) -> Answer:
+        return Answer(200, answers.plain_lines(self._refresher.configuration.version), body)

@@ -1,0 +1,68 @@
+"""What a tenant may know with its own key: its plans, and what a subject has used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel
+
+from ratekit.core.protocol import Operation
+from ratekit_service.administration import problems
+from ratekit_service.checks import answers, models, requests
+from ratekit_service.checks.routes import Reader
+from ratekit_service.problems import invalid
+
+if TYPE_CHECKING:
+    from ratekit_service.service import Service
+
+router = APIRouter(tags=["deciding"])
+
+
+class PlanUsage(BaseModel):
+    """A plan of the tenant, with its limits as texts."""
+
+    id: str
+    name: str
+    limits: list[str]
+
+
+class Usage(BaseModel):
+    """What a tenant has, and what one of its subjects has used."""
+
+    tenant: str
+    config_version: int
+    plans: list[PlanUsage]
+    plan_id: str | None = None
+    degraded: str | None = None
+    limits: list[models.LimitState] | None = None
+
+
+@router.get("/v1/usage", responses=problems(400, 401, 403, 404, 408, 413, 422, 429, 503))
+async def usage(
+    key: Reader,
+    request: Request,
+    resource: Annotated[models.Name | None, Query()] = None,
+    subject: Annotated[models.Name | None, Query()] = None,
+    plan_id: Annotated[models.PlanId | None, Query()] = None,
+) -> Usage:
+    """List the tenant's plans; with a resource and a subject, also what the subject has used. Spends nothing."""
+    service: Service = request.app.state.service
+    tenant = service.decider.tenant_of(key)
+    configuration = service.refresher.configuration
+    plans = [plan for plan in configuration.plans_of(tenant.id) if not plan.is_rule]
+    shown = [PlanUsage(id=plan.id, name=plan.name, limits=list(map(str, plan.policy.limits))) for plan in plans]
+    answer = Usage(tenant=tenant.name, config_version=configuration.version, plans=shown)
+    if (resource is None) != (subject is None):
+        raise invalid("a resource and a subject belong together", "subject" if subject is None else "resource")
+    if resource is None or subject is None:
+        return answer
+    target = service.decider.target(key, tenant, requests.CheckRequest(resource, subject, 1, plan_id))
+    decision = await service.decider.decide(target, Operation.PEEK, 0 if not target.plan.policy.has_slots else 1)
+    states = [] if decision.result is None else answers.limit_states(decision.result)
+    answer.plan_id, answer.limits = (
+        target.plan.id,
+        [models.LimitState.model_validate(state, from_attributes=True) for state in states],
+    )
+    answer.degraded = None if decision.result is None else decision.result.degraded
+    return answer

@@ -1,0 +1,1 @@
+"""API keys of tenants: made, rotated, revoked; of each only a salted hash is kept."""

@@ -1,0 +1,1 @@
+"""Temporary overrides: a subject's own numbers, kept in the database and copied to the store."""

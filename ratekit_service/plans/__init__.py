@@ -1,0 +1,1 @@
+"""Plans: named sets of limits of a tenant."""

@@ -1,0 +1,1 @@
+"""Resource policies: which plan applies to which resources."""

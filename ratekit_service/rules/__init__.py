@@ -1,0 +1,1 @@
+"""Rules by client key and endpoint, for `POST /check`."""

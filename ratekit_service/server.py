@@ -1,0 +1,97 @@
+"""Running the service by uvicorn: one worker or several, TLS, graceful shutdown."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import MutableMapping
+from typing import Any
+
+import uvicorn
+
+from ratekit.core.errors import ConfigurationError
+from ratekit_service.app import create_app
+from ratekit_service.checks.front import App, Front, Receive, Scope, Send
+from ratekit_service.demo import seeded
+from ratekit_service.settings import Settings, load, variable_of
+from ratekit_service.telemetry import logs
+
+_GC_THRESHOLD = 50_000  # the default of 700 has the collector run several times a second
+
+
+def run(settings: Settings) -> None:
+    """Serve until a signal ends it. Requests that were begun are finished."""
+    if settings.workers > 1 and settings.store_url.startswith("memory:"):
+        raise ConfigurationError(
+            f"memory:// counts in one process, not in {settings.workers} workers: give a redis:// store"
+        )
+    logs.configure()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again when all is done
+    try:
+        if settings.workers == 1:
+            uvicorn.run(application(settings), **_options(settings))
+        else:
+            _export(settings)
+            uvicorn.run(f"{__name__}:from_environment", factory=True, workers=settings.workers, **_options(settings))
+    except KeyboardInterrupt:
+        return
+
+
+def from_environment() -> App:
+    """Return the application of a worker, whose settings are in the environment."""
+    logs.configure()
+    return application(load())
+
+
+def application(settings: Settings) -> App:
+    """Return the application as it is served: with the demo's tenant if asked for, and a quiet garbage collector."""
+    front: Front = create_app(settings)
+    return quiet_collector(seeded(front) if settings.demo else front)
+
+
+def quiet_collector(app: App) -> App:
+    """Run the garbage collector less often, and never over what was there when the service had started."""
+
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "lifespan":
+            await app(scope, receive, send)
+            return
+
+        async def watch(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "lifespan.startup.complete":
+                gc.collect()
+                gc.freeze()
+                gc.set_threshold(_GC_THRESHOLD, 20, 20)
+            await send(message)
+
+        await app(scope, receive, watch)
+
+    return wrapped
+
+
+def _options(settings: Settings) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "host": settings.host,
+        "port": settings.port,
+        "log_config": None,
+        "access_log": False,
+        "server_header": False,
+        "timeout_graceful_shutdown": max(1, round(settings.shutdown_seconds)),
+        "timeout_keep_alive": 30,
+        "h11_max_incomplete_event_size": settings.body_bytes,
+    }
+    if settings.tls_certificate:
+        options |= {"ssl_certfile": settings.tls_certificate, "ssl_keyfile": settings.tls_key}
+    return options
+
+
+def _export(settings: Settings) -> None:
+    """Put the settings into the environment, for workers."""
+    for one in dataclasses.fields(settings):
+        value = getattr(settings, one.name)
+        os.environ[variable_of(one.name)] = str(value)
+    os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", tempfile.mkdtemp(prefix="ratekit-metrics-"))

@@ -1,0 +1,149 @@
+"""Settings: from the command line, the environment, and a file; checked when the service starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ratekit import stores
+from ratekit.core.errors import ConfigurationError
+from ratekit.core.limits import Policy
+from ratekit.core.outages import as_on_outage
+from ratekit.database import urls
+
+LOGGED = ("all", "refused", "none")
+SHORTEST_TOKEN = 16
+_VARIABLES = {"store_url": stores.URL_VARIABLE}  # the others are RATEKIT_ and the name in capitals
+_TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the service is told.
+
+    - store_url, database_url: where counters are, and where tenants, plans and keys are
+    - admin_token: the bearer token of /v1/admin; without one, administration is off
+    - key_pepper: a secret that API keys are hashed with, beside their salt; all instances need the same
+    - log_checks: which checks have a log line: all, refused, none
+    - poll_seconds: how often the version of the configuration is looked at
+    - tenant_limit: how much one tenant may ask of one instance, as a limit ("2000/s"); empty for no bound
+    - failure_limit: how many wrong keys and tokens one address may send
+    - on_outage: what a plan does that says nothing about it; deadline: seconds that the store has for an answer
+    - body_bytes, body_seconds: how large a request may be, and how long it may take to arrive
+    - front: answer the hot paths before FastAPI, which is faster; off for comparing
+    - tracing: "on", "off", or "auto": on if OTEL_EXPORTER_OTLP_ENDPOINT is set
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    workers: int = 1
+    tls_certificate: str = ""
+    tls_key: str = field(default="", repr=False)
+    store_url: str = field(default=stores.DEFAULT_URL, repr=False)
+    database_url: str = field(default=urls.DEFAULT_URL, repr=False)
+    admin_token: str = field(default="", repr=False)
+    key_pepper: str = field(default="", repr=False)
+    log_checks: str = "all"
+    poll_seconds: float = 0.5
+    tenant_limit: str = ""
+    failure_limit: str = "300/min"
+    on_outage: str = "open"
+    deadline: float = 0.05
+    body_bytes: int = 65_536
+    body_seconds: float = 10.0
+    shutdown_seconds: float = 10.0
+    front: bool = True
+    tracing: str = "auto"
+    demo: bool = False
+
+    def __post_init__(self) -> None:
+        urls.parsed(self.database_url)
+        self._check_secrets()
+        self._check_choices()
+        for name in ("poll_seconds", "deadline", "body_seconds", "shutdown_seconds"):
+            _refuse_outside(name, getattr(self, name), 0.001, 3600)
+        _refuse_outside("port", self.port, 0, 65_535)
+        _refuse_outside("workers", self.workers, 1, 256)
+        _refuse_outside("body_bytes", self.body_bytes, 256, 16_777_216)
+
+    def _check_secrets(self) -> None:
+        if self.admin_token and len(self.admin_token) < SHORTEST_TOKEN:
+            raise ConfigurationError(f"admin_token has {len(self.admin_token)} characters: give it {SHORTEST_TOKEN} or more")
+        if not self.admin_token.isascii() or not self.admin_token.isprintable():
+            raise ConfigurationError("admin_token has characters that a header cannot carry: use letters and digits")
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ConfigurationError("tls_certificate and tls_key belong together: give both, or none")
+
+    def _check_choices(self) -> None:
+        as_on_outage(self.on_outage)
+        if self.log_checks not in LOGGED:
+            raise ConfigurationError(f"log_checks {self.log_checks!r} is unknown: it is one of {', '.join(LOGGED)}")
+        if self.tracing not in ("on", "off", "auto"):
+            raise ConfigurationError(f"tracing {self.tracing!r} is unknown: it is one of on, off, auto")
+        for name in ("tenant_limit", "failure_limit"):
+            if text := getattr(self, name):
+                Policy(name, text)
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable of a setting."""
+    return _VARIABLES.get(name) or f"RATEKIT_{name.upper()}"
+
+
+def load(
+    given: Mapping[str, Any] | None = None, file: str | None = None, environment: Mapping[str, str] | None = None
+) -> Settings:
+    """Return the settings: what is given, else what the environment says, else the file, else the default.
+
+    The file is TOML, with the names of the settings. Raises ConfigurationError, which names the setting and its source.
+    """
+    environment = os.environ if environment is None else environment
+    values = _of_file(file) if file else {}
+    for one in dataclasses.fields(Settings):
+        text = environment.get(variable_of(one.name), "")
+        if text:
+            values[one.name] = _converted(one, text, variable_of(one.name))
+    values |= {name: value for name, value in (given or {}).items() if value is not None}
+    return Settings(**values)
+
+
+def _of_file(path: str) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(Path(path).read_text())
+    except OSError as error:
+        raise ConfigurationError(f"the settings file {path!r} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"the settings file {path!r} is not TOML: {error}") from None
+    known = {one.name: one for one in dataclasses.fields(Settings)}
+    for name, value in values.items():
+        if name not in known:
+            raise ConfigurationError(f"{name!r} in {path!r} is no setting: it is one of {', '.join(known)}")
+        values[name] = _checked(known[name], value, path)
+    return values
+
+
+def _checked(one: dataclasses.Field[Any], value: object, source: str) -> Any:
+    if one.type == "float" and type(value) is int:
+        return float(value)
+    if type(value).__name__ != one.type:
+        raise ConfigurationError(f"{one.name} in {source!r} is not of type {one.type}")
+    return value
+
+
+def _converted(one: dataclasses.Field[Any], text: str, source: str) -> Any:
+    try:
+        if one.type == "bool":
+            return {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}[text.lower()]
+        return {"int": int, "float": float, "str": str}[str(one.type)](text)
+    except (ValueError, KeyError):
+        raise ConfigurationError(f"{source} {text!r} is not of type {one.type}") from None
+
+
+def _refuse_outside(name: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:
+        raise ConfigurationError(f"{name} {value!r} is not between {least} and {most}")

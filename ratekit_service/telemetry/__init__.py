@@ -1,0 +1,1 @@
+"""Metrics, log lines and spans of the service."""

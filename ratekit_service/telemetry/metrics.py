@@ -1,0 +1,76 @@
+"""Metrics for Prometheus. No label names a tenant's subject, and hot paths look no label up."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from ratekit_service.checks.answers import Decision
+
+BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)  # seconds
+OTHER_ROUTE = "other"
+
+
+class Metrics:
+    """The metrics of one application."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = CollectorRegistry() if registry is None else registry
+        self._allowed = self._counter("rl_allowed_total", "Checks that were allowed.", "route")
+        self._blocked = self._counter("rl_blocked_total", "Checks that were refused.", "route")
+        self._requests = self._counter("requests_total", "Requests, by what became of them.", "route", "outcome")
+        self._degraded = self._counter("rl_degraded_total", "Checks that the store did not decide.", "reason")
+        self._seconds = Histogram(
+            "request_duration_seconds", "Duration of requests.", ["route"], buckets=BUCKETS, registry=self.registry
+        )
+        self.version = self._gauge("ratekit_config_version", "Version of the configuration in force.")
+        self.age = self._gauge("ratekit_config_age_seconds", "Seconds since the version was looked at.")
+        self.database = self._gauge("ratekit_database_up", "Whether the database answers.")
+        self.store = self._gauge("ratekit_store_up", "Whether the store answers.")
+        self.written = self._gauge("ratekit_violations_written", "Violations written since the start.")
+        self.dropped = self._gauge("ratekit_violations_dropped", "Violations dropped since the start.")
+        self._children: dict[tuple[str, str], Any] = {}
+        self._pairs: dict[str, tuple[Any, Any]] = {}
+        self._histograms: dict[str, Any] = {}
+
+    def request(self, route: str, outcome: str, seconds: float) -> None:
+        """Count a request."""
+        child = self._children.get((route, outcome))
+        if child is None:
+            child = self._children[route, outcome] = self._requests.labels(route, outcome)
+        child.inc()
+        self._histogram(route).observe(seconds)
+
+    def decision(self, route: str, decision: Decision) -> None:
+        """Count a decision."""
+        pair = self._pairs.get(route)
+        if pair is None:
+            pair = self._pairs[route] = (self._blocked.labels(route), self._allowed.labels(route))
+        pair[decision.allowed].inc()
+        if decision.result is not None and decision.result.degraded is not None:
+            self._degraded.labels(decision.result.degraded).inc()
+
+    def page(self) -> bytes:
+        """Return all metrics, as Prometheus reads them; of all workers, where there are several."""
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+            return prometheus_client.generate_latest(self.registry)
+        from prometheus_client.multiprocess import MultiProcessCollector
+
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return prometheus_client.generate_latest(registry)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, registry=self.registry, multiprocess_mode="livemin")
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _histogram(self, route: str) -> Any:
+        histogram = self._histograms.get(route)
+        if histogram is None:
+            histogram = self._histograms[route] = self._seconds.labels(route)
+        return histogram

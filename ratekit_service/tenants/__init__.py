@@ -1,0 +1,1 @@
+"""Tenants: those who share the service, and do not see each other."""

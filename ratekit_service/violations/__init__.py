@@ -1,0 +1,1 @@
+"""Violations: the refused requests, as the database has them."""
