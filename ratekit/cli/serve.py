@@ -15,7 +15,42 @@ from ratekit.core.errors import MissingExtraError
 from ratekit.database import urls
 
 
-@click.command(short_help="Run the check service: limits over HTTP, for services in any language.")
+_HELP = """Run the check service: limits over HTTP, for services in any language.
+
+Every setting can be given as an option, as an environment variable, or in a file; the first of these counts.
+The database is migrated at the start. SIGTERM ends the service when the requests that were begun are answered.
+
+\b
+Try it, with nothing installed beside it:
+  ratekit serve --demo
+
+\b
+In production: counters in Redis, the rest in Postgres, any number of instances
+  export RATE_LIMIT_STORE_URL=redis://redis:6379
+  export RATEKIT_DATABASE_URL=postgresql://ratekit:secret@postgres/ratekit
+  export RATEKIT_ADMIN_TOKEN=$(openssl rand -hex 32)
+  ratekit serve --host 0.0.0.0 --port 8080
+
+\b
+Then, with the token, a tenant, a plan and a key; and with the key, a check:
+  curl localhost:8080/v1/admin/tenants -H "authorization: Bearer $RATEKIT_ADMIN_TOKEN" \\
+    -H 'content-type: application/json' -d '{"name":"acme"}'
+  curl localhost:8080/v1/check -H "x-api-key: $KEY" \\
+    -H 'content-type: application/json' -d '{"resource":"GET:/orders","subject":"user:42"}'
+
+\b
+Other variables:
+  RATEKIT_ADMIN_TOKEN     the bearer token of /v1/admin; without it, administration is off
+  RATEKIT_KEY_PEPPER      a secret that API keys are hashed with, the same in all instances
+  RATEKIT_ON_OUTAGE       what plans do that say nothing: open, closed or local
+  RATEKIT_TENANT_LIMIT    what one tenant may ask of one instance, such as 2000/s
+  RATEKIT_BODY_BYTES, RATEKIT_BODY_SECONDS, RATEKIT_POLL_SECONDS, RATEKIT_DEADLINE, RATEKIT_SHUTDOWN_SECONDS
+  RATE_LIMIT_MODE         on, off or monitor, for everybody
+  OTEL_EXPORTER_OTLP_ENDPOINT   where spans go, if anywhere
+"""
+
+
+@click.command(help=_HELP, short_help="Run the check service: limits over HTTP, for services in any language.")
 @click.option("--host", help="The address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", type=int, help="The port to listen on.  [default: 8080]")
 @click.option("--workers", type=int, help="How many processes. They need a redis:// store.  [default: 1]")
@@ -29,39 +64,7 @@ from ratekit.database import urls
 @click.option("--config", "file", metavar="FILE", help="A TOML file with settings, by the names of these options.")
 @click.option("--demo", is_flag=True, default=None, help="Make a tenant with plans and a key, and say what to try.")
 def serve(file: str | None, **given: Any) -> None:
-    """Run the check service: limits over HTTP, for services in any language.
-
-    Every setting can be given as an option, as an environment variable, or in a file; the first of these counts.
-    The database is migrated at the start. SIGTERM ends the service when the requests that were begun are answered.
-
-    \b
-    Try it, with nothing installed beside it:
-      ratekit serve --demo
-
-    \b
-    In production: counters in Redis, the rest in Postgres, any number of instances
-      export RATE_LIMIT_STORE_URL=redis://redis:6379
-      export RATEKIT_DATABASE_URL=postgresql://ratekit:secret@postgres/ratekit
-      export RATEKIT_ADMIN_TOKEN=$(openssl rand -hex 32)
-      ratekit serve --host 0.0.0.0 --port 8080
-
-    \b
-    Then, with the token, a tenant, a plan and a key; and with the key, a check:
-      curl localhost:8080/v1/admin/tenants -H "authorization: Bearer $RATEKIT_ADMIN_TOKEN" \\
-        -H 'content-type: application/json' -d '{"name":"acme"}'
-      curl localhost:8080/v1/check -H "x-api-key: $KEY" \\
-        -H 'content-type: application/json' -d '{"resource":"GET:/orders","subject":"user:42"}'
-
-    \b
-    Other variables:
-      RATEKIT_ADMIN_TOKEN     the bearer token of /v1/admin; without it, administration is off
-      RATEKIT_KEY_PEPPER      a secret that API keys are hashed with, the same in all instances
-      RATEKIT_ON_OUTAGE       what plans do that say nothing: open, closed or local
-      RATEKIT_TENANT_LIMIT    what one tenant may ask of one instance, such as 2000/s
-      RATEKIT_BODY_BYTES, RATEKIT_BODY_SECONDS, RATEKIT_POLL_SECONDS, RATEKIT_DEADLINE, RATEKIT_SHUTDOWN_SECONDS
-      RATE_LIMIT_MODE         on, off or monitor, for everybody
-      OTEL_EXPORTER_OTLP_ENDPOINT   where spans go, if anywhere
-    """
+    """Run the check service."""
     try:
         from ratekit_service import settings
         from ratekit_service.server import run
