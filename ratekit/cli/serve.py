@@ -14,7 +14,6 @@ from ratekit import stores
 from ratekit.core.errors import MissingExtraError
 from ratekit.database import urls
 
-
 _HELP = """Run the check service: limits over HTTP, for services in any language.
 
 Every setting can be given as an option, as an environment variable, or in a file; the first of these counts.
