@@ -60,6 +60,18 @@ def table(found: dict[str, Any]) -> str:
     return _markdown(rows) + "\n\n" + _markdown(goals)
 
 
+def short_table(found: dict[str, Any]) -> str:
+    """Return the figures that matter most, in Markdown."""
+    before, after = found["without"], found["with"]
+    rows = [("165 riders, a service for 40 requests a second", "without limits", "with limits"), ("---", "---:", "---:")]
+    rows.append(("p99 of served requests", f"{before['served']['p99']:,.0f} ms", f"{after['served']['p99']:,.0f} ms"))
+    rows.append(("failures", f"{before['failed_percent']:.1f} %", f"{after['failed_percent']:.1f} %"))
+    rows.append(("a 429, average", "", f"{after['refused']['average']:.1f} ms"))
+    in_use = [f"{side['matching']['utilisation_percent']:.0f} %" for side in (before, after)]
+    rows.append(("connections of the service in use", *in_use))
+    return _markdown(rows).replace("165 riders", f"{found['plan']['riders']} riders")
+
+
 def _markdown(rows: list[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -83,13 +95,18 @@ def publish(found: dict[str, Any], folder: Path) -> None:
     rounded = json.loads(json.dumps(found), parse_float=lambda text: round(float(text), 3))
     (folder / "results/surge.json").write_text(json.dumps(rounded, indent=1) + "\n")
     draw(rounded, folder / "results/surge.svg")
-    page = folder / "README.md"
-    page.write_text(with_figures(page.read_text(), rounded))
+    for page, text in ((folder / "README.md", figures(rounded)), (folder.parents[1] / "README.md", short_table(rounded))):
+        page.write_text(with_figures(page.read_text(), text))
 
 
-def with_figures(page: str, found: dict[str, Any]) -> str:
-    """Return a page with the figures of a result in their place."""
-    figures = f"{BEGIN}{facts(found)}\n\n{table(found)}\n{END}"
+def figures(found: dict[str, Any]) -> str:
+    """Return what the example's page shows."""
+    return f"{facts(found)}\n\n{table(found)}"
+
+
+def with_figures(page: str, text: str) -> str:
+    """Return a page with figures in their place."""
+    figures = f"{BEGIN}{text}\n{END}"
     return re.sub(f"{BEGIN}.*?{END}", lambda _: figures, page, flags=re.DOTALL)
 
 

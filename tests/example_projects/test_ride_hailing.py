@@ -57,7 +57,8 @@ def test_published_surge_bites_and_says_when_and_of_what_it_was_measured(publish
     assert {"date", "version", "cores", "python"} <= set(published)
 
 
-def test_page_shows_the_figures_of_the_result_file(published):
-    page = (FOLDER / "README.md").read_text()
-    assert report.with_figures(page, published) == page
-    assert report.facts(published) in page
+def test_pages_show_the_figures_of_the_result_file(published):
+    shown = {FOLDER / "README.md": report.figures(published), FOLDER.parents[1] / "README.md": report.short_table(published)}
+    for page, text in shown.items():
+        assert report.with_figures(page.read_text(), text) == page.read_text()
+        assert text in page.read_text()
