@@ -128,6 +128,6 @@ def draw(found: dict[str, Any], path: Path) -> None:
             xscale="log", xlabel="milliseconds", ylabel="percent of served requests", title="how long a served request took"
         )
         waits.legend(frameon=False)
-        busy.set(ylim=(0, 105), ylabel="percent", title="connections to matching in use")
+        busy.set(ylim=(0, 105), ylabel="percent", title="connections in use")
         figure.savefig(path, metadata={"Date": None})
         plt.close(figure)
