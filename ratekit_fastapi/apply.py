@@ -105,6 +105,6 @@ async def _apply(
         return None
     decider = settings.limiter(None, redis_client)
     groups = grouped([check], one_slot=decider.store.one_slot)
-    result = await run(groups, decider, request.scope, settings, once=False)
+    result = await run(groups, decider, request, settings, once=False)
     write_headers(response, request.scope, settings)
     return result

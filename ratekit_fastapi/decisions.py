@@ -46,7 +46,7 @@ async def decide_route(
     if mode is _OFF:
         return None
     settings = settings_of(scope)
-    per_message = type(connection) is WebSocket and connection.application_state is WebSocketState.CONNECTED
+    per_message = _is_message(connection)
     decided: _Decided = {} if per_message else scope.setdefault(DECIDED, {})
     if decided and limiter in decided:
         return decided[limiter]
@@ -59,9 +59,9 @@ async def decide_route(
         groups = await _groups(limiter, connection, settings, mode, decided, asked, found)
     if not groups:
         return None
-    ledger = Ledger.of(scope)
+    ledger = _ledger_of(connection)
     if not limiter.block:
-        decided[limiter] = await run(groups, settings.own_limiter, scope, settings, once=not per_message)
+        decided[limiter] = await run(groups, settings.own_limiter, connection, settings, once=not per_message)
     else:
         verdict = await decide_request(groups, ledger, settings.writer, settings.own_limiter, once=not per_message)
         if verdict.response is not None:
@@ -107,6 +107,15 @@ def _keep_groups(
     if len(groups) == 1 and not groups[0].is_single_use and limiter.is_same_for(connection, settings):
         route, peer = effective_route(connection.scope), asgi_peer(connection.scope) if limiter.is_by_peer else None
         settings.known_groups.keep((limiter.version, id(route), peer, id(asked)), (route, asked, groups))
+
+
+def _is_message(connection: HTTPConnection) -> bool:
+    return type(connection) is WebSocket and connection.application_state is WebSocketState.CONNECTED
+
+
+def _ledger_of(connection: HTTPConnection) -> Ledger:
+    """Return the ledger of a request. A message of an open WebSocket has its own: its refusal gives nothing else back."""
+    return Ledger() if _is_message(connection) else Ledger.of(connection.scope)
 
 
 async def _groups(
@@ -172,13 +181,13 @@ def not_overridden(limiters: Sequence[RateLimiterDependency], scope: Scope) -> S
 
 
 async def run(
-    groups: Sequence[Group], limiter: AsyncRateLimiter, scope: Scope, settings: Settings, *, once: bool
+    groups: Sequence[Group], limiter: AsyncRateLimiter, connection: HTTPConnection, settings: Settings, *, once: bool
 ) -> RateLimitResult | None:
     """Decide a request by the engine, and raise if it is refused. The result is that of the last group."""
     place = limiter.store.place
-    verdict = await arun(decide(groups, Ledger.of(scope), settings.writer, place, once=once), limiter)
+    verdict = await arun(decide(groups, _ledger_of(connection), settings.writer, place, once=once), limiter)
     if verdict.response is not None:
-        _raise(verdict, scope)
+        _raise(verdict, connection.scope)
     return verdict.result
 
 

@@ -43,10 +43,18 @@ def methods_of(method: str) -> tuple[str | None, ...]:
 
 
 def plain_path(path: str) -> str:
-    """Return a path without doubled slashes and without one at its end, as patterns are written."""
-    if path[:1] == "/" and path[-1:] != "/" and "//" not in path:
+    """Return a path without doubled slashes and without one at its end, as patterns are written.
+
+    A line break at the end is left out: routes of Starlette, and regular expressions of Django, match with one.
+    """
+    if path[:1] == "/" and path[-1:] not in "/\n" and "//" not in path:
         return path
-    return "/" + re.sub(r"/+", "/", path).strip("/")
+    return "/" + re.sub(r"/+", "/", path.removesuffix("\n")).strip("/")
+
+
+def may_be_exempt(path: str) -> bool:
+    """Whether a path may be exempt. With a line break at its end it may be that of another view than it looks like."""
+    return not path.endswith("\n")
 
 
 class Exemptions(NamedTuple):
@@ -91,7 +99,7 @@ def is_exempt(
     exempt: Exemptions, request: FrontRequest, ask: Callable[[Callable[[Any], Any]], Ask] | None = None
 ) -> Generator[Step, Any, bool]:
     """Find out whether a request is exempt. Callables are asked last, one after the other; ask is how."""
-    if exempt.patterns:
+    if exempt.patterns and may_be_exempt(request.path):
         method, path = request.method.upper(), plain_path(request.path)
         if any(pattern.fits(method, path) for pattern in exempt.patterns):
             return True

@@ -20,7 +20,7 @@ from ratekit.web.arguments import (
     checked_on_outage,
     checked_per_route,
 )
-from ratekit.web.exemptions import NOTHING, Exempt, Exemptions, RoutePattern, methods_of, plain_path
+from ratekit.web.exemptions import NOTHING, Exempt, Exemptions, RoutePattern, may_be_exempt, methods_of, plain_path
 from ratekit.web.identity import By, KeyFunction, as_key_function
 from ratekit.web.methods import checked_methods
 from ratekit.web.patterns import Pattern
@@ -153,7 +153,7 @@ class Rules:
 
     def _look(self, of: tuple[str, str]) -> tuple[Rule, ...]:
         method = of[0].upper()  # as the application reads it
-        rule = self._match(method, plain_path(of[1]))
+        rule = self._match(method, plain_path(of[1])) or (None if may_be_exempt(of[1]) else self._default)
         if rule is None:
             return ()
         return (rule.of_options,) if method == "OPTIONS" and rule.of_options is not None else (rule,)

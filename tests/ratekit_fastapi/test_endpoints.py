@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from fastapi import APIRouter, Depends, FastAPI, WebSocket
+from fastapi import APIRouter, Depends, FastAPI, Response, WebSocket
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount
 from starlette.testclient import TestClient, WebSocketDenialResponse
 
 from ratekit.testing import assert_admits
-from ratekit_fastapi import PathRateLimiter, ProjectRateLimiter, install
+from ratekit_fastapi import PathRateLimiter, ProjectRateLimiter, RateLimitExceeded, apply_rate_limit, install
 
 
 def nothing():
@@ -370,3 +370,28 @@ def test_router_in_which_an_app_is_mounted_is_limited(keys, ratekit_clock):
         pytest.skip("this FastAPI drops the mounts of a router that is included")
     assert client.get("/v1/sub/x").status_code == 429
     assert "/x" in keys()[0]
+
+
+@pytest.mark.parametrize("of", ["limiter", "apply"])
+def test_refused_message_of_a_websocket_gives_nothing_back_for_those_before(of, ratekit_store):
+    app = FastAPI()
+    install(app)
+    limiter = PathRateLimiter(2, 3600, endpoint="/messages", by="ip")
+
+    @app.websocket("/ws")
+    async def ws(websocket: WebSocket):
+        await websocket.accept()
+        for _ in range(6):
+            try:
+                if of == "limiter":
+                    await limiter(websocket, Response())
+                else:
+                    await apply_rate_limit(websocket, Response(), max_requests=2, expiry=3600, subject="ann")
+            except RateLimitExceeded:
+                await websocket.send_text("refused")
+            else:
+                await websocket.send_text("passed")
+        await websocket.close()
+
+    with TestClient(app).websocket_connect("/ws") as socket:
+        assert [socket.receive_text() for _ in range(6)] == ["passed"] * 2 + ["refused"] * 4

@@ -463,3 +463,19 @@ def test_long_paths_find_their_rule_and_are_not_kept():
     rules = table("/files/*", default=None)
     assert endpoint(rules, "/files/" + "x" * 60_000) == "/files/*"
     assert not rules.found
+
+
+@pytest.mark.parametrize("path", ["/login\n", "/login/\n", "//login\n"])
+def test_line_break_at_the_end_of_a_path_is_no_way_around_its_rule(path):
+    """Starlette runs the route of "/login" for it."""
+    table = Rules({"POST /login": "5/min", "/files/{name:path}": "3/min"}, "9/min")
+    assert table.at("POST", path).endpoint == "/login"
+    assert table.at("GET", "/files/a\n").endpoint == "/files/{name:path}"
+    assert table.at("GET", "/other\n").endpoint == "default"
+
+
+def test_line_break_at_the_end_of_a_path_makes_nothing_exempt():
+    """Flask runs a route for any path with it, and not that of "/health"."""
+    table = Rules({"/x": "5/min"}, "9/min", exempt=["/health", "/static/*"])
+    assert table.at("GET", "/health") is None
+    assert [table.at("GET", path).endpoint for path in ("/health\n", "/static/a\n")] == ["default", "default"]
