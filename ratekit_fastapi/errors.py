@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -41,7 +42,8 @@ class RateLimitUnavailable(errors.RateLimitUnavailable, _Refused):
     """A 503: the store cannot tell, and the limiter refuses then."""
 
     def __init__(self, response: ErrorResponse, error: errors.RateLimitUnavailable) -> None:
-        _Refused.__init__(self, response, detail=str(error))
+        detail = json.loads(response.body)["detail"]  # not the error's own text: it names the store
+        _Refused.__init__(self, response, detail=detail)
         self.reason, self.retry_after = error.reason, error.retry_after
 
 

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from ratekit.asgi import RateLimitMiddleware
 from ratekit_fastapi import PathRateLimiter, ProjectRateLimiter, install
+from ratekit_fastapi.settings import reset_default_settings
 from support.servers import free_port, start_server, stop_server, wheel_server
 
 
@@ -167,3 +168,18 @@ def test_limiters_that_differ_in_an_outage_share_one_connection(redis_server):
         for choice in ("open", "closed", "local"):
             assert client.get(f"/{choice}").headers["RateLimit-Remaining"] == "4"
         wait_for_connections(redis, 2)  # the application's, and this test's
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_503_does_not_name_the_store(is_installed, monkeypatch):
+    monkeypatch.setenv("RATE_LIMIT_STORE_URL", "redis://127.0.0.1:1")
+    reset_default_settings()
+    app = FastAPI()
+    if is_installed:
+        install(app)
+    app.get("/x", dependencies=[Depends(PathRateLimiter(5, 60, on_outage="closed"))])(lambda: None)
+    answer = TestClient(app).get("/x")
+    reset_default_settings()
+    assert answer.status_code == 503
+    assert answer.json()["detail"] == "The rate limit cannot be checked now: connection"
+    assert "127.0.0.1" not in answer.text + str(answer.headers)

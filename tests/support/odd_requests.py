@@ -30,6 +30,7 @@ class Sent:
     body: bytes = b""
     joined_by: bytes = b","  # how a WSGI server joins lines of one header
     chunks: int = field(default=1, compare=False)  # in which the body comes
+    path: str = "/"  # decoded, as servers hand it on
 
 
 def draw(kind: str, rng: Random) -> Sent:
@@ -193,3 +194,39 @@ _DRAWN: dict[str, Callable[[Random], Sent]] = {
     "json": _json,
     "either": lambda rng: rng.choice([_form, _json])(rng),
 }
+
+PATHS = ["/a", "/items/7", "/items/x y", "/files/x", "/files/x/y", "/files/", "/deep/x/b/y/c", "/other"]
+TURNS: list[Callable[[str], str]] = [
+    lambda path: path + "\n",
+    lambda path: path + "/",
+    lambda path: path + "//",
+    lambda path: path.replace("/", "//", 1),
+    lambda path: path[1:].replace("/", "//") + "/",
+    lambda path: path.upper(),
+    lambda path: path + ";x=1",
+    lambda path: path + "\x00",
+    lambda path: path + "\r",
+    lambda path: path + "\u2028",
+    lambda path: path + " ",
+    lambda path: "/." + path,
+    lambda path: "/x/.." + path,
+    lambda path: path + "/.",
+    lambda path: path.replace("/", "\\"),
+    lambda path: path.replace("/", "%2F"),
+    lambda path: path + "\n\n",
+    lambda path: path + "/\n",
+    lambda path: "\n" + path,
+    lambda path: path.replace("7", "\u0667"),
+    lambda path: path + "\ufffd",
+    lambda path: path + "?",
+]
+METHODS = ["GET", "POST", "HEAD", "OPTIONS"]
+ODD_METHODS = ["get", "post", "Post", "PUT", "FOO", "FOO1", "head", "options", "QUERY"]
+
+
+def draw_route(rng: Random) -> Sent:
+    """Draw a request whose method or path may be read in several ways."""
+    path = rng.choice(PATHS)
+    for _ in range(mostly(rng, [0, 1], [2, 3])):
+        path = rng.choice(TURNS)(path)
+    return Sent(mostly(rng, METHODS, ODD_METHODS), path="/" + path.removeprefix("/"))

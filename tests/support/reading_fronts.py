@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import flask
 from django.core.handlers.asgi import ASGIHandler
@@ -108,7 +109,7 @@ def fastapi_dependency(kind: str, read: list[Any]) -> Callable[[Sent], int]:
         return Response("ok")
 
     app.api_route("/", methods=["GET", "POST", "HEAD"], dependencies=[_limiter(kind)])(endpoint)
-    return partial(_ask_asgi, app)
+    return partial(ask_asgi, app)
 
 
 def fastapi_parameter(kind: str, read: list[Any]) -> Callable[[Sent], int]:
@@ -128,7 +129,7 @@ def fastapi_parameter(kind: str, read: list[Any]) -> Callable[[Sent], int]:
             return Response("ok")
 
     app.post("/", dependencies=[_limiter(kind)])(endpoint)
-    return partial(_ask_asgi, app)
+    return partial(ask_asgi, app)
 
 
 def _limiter(kind: str) -> Any:
@@ -141,7 +142,7 @@ def starlette_behind_asgi(kind: str, read: list[Any]) -> Callable[[Sent], int]:
         return Response("ok")
 
     app = Starlette(routes=[Route("/", endpoint, methods=["GET", "POST", "HEAD"])])
-    return partial(_ask_asgi, _behind(asgi, app, kind))
+    return partial(ask_asgi, _behind(asgi, app, kind))
 
 
 # Django
@@ -159,7 +160,7 @@ def django_wsgi(kind: str, read: list[Any]) -> Callable[[Sent], int]:
         read.append(_django_value(kind, request))
         return HttpResponse("ok")
 
-    return _django(_ask_wsgi, WSGIHandler, rate_limit(limits=LIMIT, by=BY[kind])(view))
+    return _django(ask_wsgi, WSGIHandler, rate_limit(limits=LIMIT, by=BY[kind])(view))
 
 
 def django_asgi(kind: str, read: list[Any]) -> Callable[[Sent], int]:
@@ -167,7 +168,7 @@ def django_asgi(kind: str, read: list[Any]) -> Callable[[Sent], int]:
         read.append(_django_value(kind, request))
         return HttpResponse("ok")
 
-    return _django(_ask_asgi, ASGIHandler, rate_limit(limits=LIMIT, by=BY[kind])(view))
+    return _django(ask_asgi, ASGIHandler, rate_limit(limits=LIMIT, by=BY[kind])(view))
 
 
 def django_rest_framework(kind: str, read: list[Any]) -> Callable[[Sent], int]:
@@ -182,7 +183,7 @@ def django_rest_framework(kind: str, read: list[Any]) -> Callable[[Sent], int]:
             read.append(text_of(data.get(NAME)) if is_read else None)
             return JsonResponse({})
 
-    return _django(_ask_wsgi, WSGIHandler, View.as_view())
+    return _django(ask_wsgi, WSGIHandler, View.as_view())
 
 
 def django_behind_wsgi(kind: str, read: list[Any]) -> Callable[[Sent], int]:
@@ -190,7 +191,7 @@ def django_behind_wsgi(kind: str, read: list[Any]) -> Callable[[Sent], int]:
         read.append(_django_value(kind, request))
         return HttpResponse("ok")
 
-    return _django(_ask_wsgi, lambda: _behind(wsgi, WSGIHandler(), kind), view)
+    return _django(ask_wsgi, lambda: _behind(wsgi, WSGIHandler(), kind), view)
 
 
 def django_behind_asgi(kind: str, read: list[Any]) -> Callable[[Sent], int]:
@@ -198,7 +199,7 @@ def django_behind_asgi(kind: str, read: list[Any]) -> Callable[[Sent], int]:
         read.append(_django_value(kind, request))
         return HttpResponse("ok")
 
-    return _django(_ask_asgi, lambda: _behind(asgi, ASGIHandler(), kind), view)
+    return _django(ask_asgi, lambda: _behind(asgi, ASGIHandler(), kind), view)
 
 
 def _django(ask: Any, handler: Callable[[], Any], view: Any) -> Callable[[Sent], int]:
@@ -221,13 +222,13 @@ def flask_view(kind: str, read: list[Any]) -> Callable[[Sent], int]:
     ratekit.flask.install(app)
     limited = ratekit.flask.rate_limit(limits=LIMIT, by=BY[kind])(_flask_endpoint(kind, read))
     app.route("/", methods=["GET", "POST", "HEAD"])(limited)
-    return partial(_ask_wsgi, app)
+    return partial(ask_wsgi, app)
 
 
 def flask_behind_wsgi(kind: str, read: list[Any]) -> Callable[[Sent], int]:
     app = flask.Flask("reading")
     app.route("/", methods=["GET", "POST", "HEAD"])(_flask_endpoint(kind, read))
-    return partial(_ask_wsgi, _behind(wsgi, app, kind))
+    return partial(ask_wsgi, _behind(wsgi, app, kind))
 
 
 def _flask_endpoint(kind: str, read: list[Any]) -> Callable[[], str]:
@@ -268,12 +269,13 @@ def kinds_of(front: str) -> list[str]:
 _loop = asyncio.new_event_loop()
 
 
-def _ask_asgi(app: Any, sent: Sent) -> int:
+def ask_asgi(app: Any, sent: Sent) -> int:
     lines = [(name, value.strip(b" \t")) for name, value in sent.headers]  # as servers do
     length = (b"content-length", str(len(sent.body)).encode())
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": sent.method, "scheme": "http",
-        "path": "/", "raw_path": b"/", "root_path": "", "query_string": sent.query, "client": (PEER, 1),
+        "path": sent.path, "raw_path": quote(sent.path).encode(), "root_path": "", "query_string": sent.query,
+        "client": (PEER, 1),
         "server": ("api", 80), "headers": [(b"host", b"api"), length, *lines],
     }  # fmt: skip
     step = -(-len(sent.body) // sent.chunks) or 1
@@ -296,9 +298,10 @@ def _ask_asgi(app: Any, sent: Sent) -> int:
     return status
 
 
-def _ask_wsgi(app: Any, sent: Sent) -> int:
+def ask_wsgi(app: Any, sent: Sent) -> int:
     environ: dict[str, Any] = {
-        "REQUEST_METHOD": sent.method, "PATH_INFO": "/", "SCRIPT_NAME": "", "QUERY_STRING": sent.query.decode("latin-1"),
+        "REQUEST_METHOD": sent.method, "PATH_INFO": sent.path.encode().decode("latin-1"), "SCRIPT_NAME": "",
+        "QUERY_STRING": sent.query.decode("latin-1"),
         "CONTENT_LENGTH": str(len(sent.body)), "REMOTE_ADDR": PEER, "SERVER_NAME": "api", "SERVER_PORT": "80",
         "HTTP_HOST": "api", "wsgi.input": io.BytesIO(sent.body), "wsgi.url_scheme": "http", "wsgi.errors": sys.stderr,
         "wsgi.version": (1, 0), "wsgi.multithread": False, "wsgi.multiprocess": False, "wsgi.run_once": False,
