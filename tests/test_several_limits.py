@@ -387,3 +387,31 @@ def test_requests_at_once_admit_exactly_the_limit_and_charge_for_those_alone(of,
 
     assert Counter(asyncio.run(many())) == {200: 20, 429: 40}
     assert used_in(store) == {"route": 60, "user": 20}
+
+
+@pytest.mark.parametrize("of", ["asgi", "wsgi"])
+@pytest.mark.parametrize(("seconds", "used"), [(0.5, 2), (1.5, 3), (61.0, 2)], ids=["in time", "late", "in the next window"])
+def test_what_was_spent_is_given_back_within_its_window_or_not_at_all(of, seconds, used, ratekit_clock):
+    """The application takes its time, two others are charged meanwhile, and then a limit of its own refuses the request."""
+    shared("several").clear()
+    limiter, policy = RateLimiter("memory://several"), Policy("/x", Limit(5, 60))
+
+    def take_time() -> None:
+        ratekit_clock.advance(seconds)
+        limiter.charge(policy, "ip:192.0.2.7", cost=2)
+        raise RateLimitExceeded(RateLimiter("memory://").check(Policy("own", Limit(1, 60)), "ann", cost=5))
+
+    async def slow_asgi(scope: Any, receive: Any, send: Any) -> None:
+        take_time()
+
+    def slow_wsgi(environ: Any, start_response: Any) -> list[bytes]:
+        take_time()
+        return []
+
+    options: Any = {"store": "memory://several", "default": None, "rules": {"/x": "5/min"}}
+    if of == "asgi":
+        for send in asgi_sender(asgi.RateLimitMiddleware(slow_asgi, **options)):
+            assert send("ann") == 429
+    else:
+        assert wsgi_sender(wsgi.RateLimitMiddleware(slow_wsgi, **options))("ann") == 429
+    assert limiter.peek(policy, "ip:192.0.2.7", cost=0).request_count == used
