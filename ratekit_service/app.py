@@ -20,6 +20,8 @@ from ratekit_service.checks.front import Front
 from ratekit_service.checks.models import CheckAnswer, ProblemModel, RuleAnswer
 from ratekit_service.keys import routes as keys
 from ratekit_service.overrides import routes as overrides
+from ratekit_service.page import routes as page
+from ratekit_service.page import trials
 from ratekit_service.plans import routes as plans
 from ratekit_service.policies import routes as policies
 from ratekit_service.problems import Problem
@@ -29,7 +31,7 @@ from ratekit_service.settings import Settings, load
 from ratekit_service.tenants import routes as tenants
 from ratekit_service.violations import routes as violations
 
-ROUTERS = (checks, usage, status, tenants, plans, keys, policies, rules, overrides, violations, audit)
+ROUTERS = (checks, usage, status, tenants, plans, keys, policies, rules, overrides, violations, audit, page)
 _DESCRIPTION = "One rate limiter for services in any language. Callers have an `x-api-key`, administrators a bearer token."
 
 
@@ -38,7 +40,7 @@ def create_app(settings: Settings | None = None) -> Front:
     service = Service(load() if settings is None else settings)
     app = FastAPI(title="ratekit", version=ratekit.__version__, description=_DESCRIPTION, lifespan=_lifespan)
     app.state.service = service
-    for module in ROUTERS:
+    for module in (*ROUTERS, trials) if service.settings.demo else ROUTERS:
         app.include_router(module.router)
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(RequestValidationError, _invalid)

@@ -13,9 +13,9 @@ from ratekit_service.administration import new_id
 from ratekit_service.checks.front import App, Front, Receive, Scope, Send
 from ratekit_service.database import Write
 from ratekit_service.keys.secrets import NewKey, make_key
+from ratekit_service.page.trials import TENANT, TENANT_LIMIT
 from ratekit_service.service import Service
 
-TENANT = "demo"
 PLANS: dict[str, dict[str, Any]] = {
     "token_bucket": {"algorithm": "token_bucket", "bucket_capacity": 10, "refill_rate_per_sec": 2},
     "fixed_window": {"algorithm": "fixed_window", "limit": 10, "window_seconds": 10},
@@ -26,6 +26,7 @@ PLANS: dict[str, dict[str, Any]] = {
 _TEXT = """
 ratekit is listening on {url}
 
+  page                {url}/
   API documentation   {url}/docs
   metrics             {url}/metrics
   admin token         {token}
@@ -67,7 +68,8 @@ async def seed(service: Service) -> str:
 
 def _seed(write: Write, pepper: str) -> NewKey:
     write.connection.execute(delete(schema.tenants).where(schema.tenants.c.name == TENANT))
-    tenant_id = write.insert(schema.tenants, "tenant", {"id": new_id("ten"), "name": TENANT})
+    settings = {"service_limit": TENANT_LIMIT}  # the page hands the key to whoever opens it
+    tenant_id = write.insert(schema.tenants, "tenant", {"id": new_id("ten"), "name": TENANT, "settings": settings})
     plans = {}
     for name, definition in PLANS.items():
         values = {"id": new_id("plan"), "tenant_id": tenant_id, "name": name, "definition": definition}

@@ -69,53 +69,53 @@ Charger = Annotated[Key, Depends(Caller("charge"))]
 async def check(body: models.CheckBody, key: Checker, request: Request) -> Response:
     """Decide a request by a plan, and spend its cost if it is allowed."""
     answer = await _service(request).handlers.check(key, _check(body))
-    return _response(request, answer, models.CheckAnswer)
+    return response_of(request, answer, models.CheckAnswer)
 
 
 @router.post("/v1/check/batch", responses=_plain(models.BatchAnswer))
 async def check_batch(body: models.BatchBody, key: Checker, request: Request) -> Response:
     """Decide several requests, each for itself, in one round trip. Nothing is decided if one of them makes no sense."""
     answer = await _service(request).handlers.batch(key, requests.BatchRequest([_check(one) for one in body.checks]))
-    return _response(request, answer, models.BatchAnswer)
+    return response_of(request, answer, models.BatchAnswer)
 
 
 @router.post("/check", responses=_decided(models.RuleAnswer))
 async def check_rule(body: models.RuleBody, key: Checker, request: Request) -> Response:
     """Decide a request by the rules of a client key and an endpoint; by a plan if there is no rule."""
     asked = requests.RuleRequest(body.client_key, body.endpoint, body.cost)
-    return _response(request, await _service(request).handlers.check_rule(key, asked), models.RuleAnswer)
+    return response_of(request, await _service(request).handlers.check_rule(key, asked), models.RuleAnswer)
 
 
 @router.post("/v1/peek", responses=_plain(models.CheckAnswer))
 async def peek(body: models.CheckBody, key: Reader, request: Request) -> Response:
     """Say what a check would answer, and spend nothing."""
-    return _response(request, await _service(request).handlers.peek(key, _check(body)), models.CheckAnswer)
+    return response_of(request, await _service(request).handlers.peek(key, _check(body)), models.CheckAnswer)
 
 
 @router.post("/v1/charge", responses=_plain(models.CheckAnswer))
 async def charge(body: models.CheckBody, key: Charger, request: Request) -> Response:
     """Spend a cost whatever the maximum: what a request turned out to cost."""
-    return _response(request, await _service(request).handlers.charge(key, _check(body)), models.CheckAnswer)
+    return response_of(request, await _service(request).handlers.charge(key, _check(body)), models.CheckAnswer)
 
 
 @router.post("/v1/refund", responses=_plain(models.CheckAnswer))
 async def refund(body: models.CheckBody, key: Charger, request: Request) -> Response:
     """Give a cost back in the same window, never more than is used."""
-    return _response(request, await _service(request).handlers.refund(key, _check(body)), models.CheckAnswer)
+    return response_of(request, await _service(request).handlers.refund(key, _check(body)), models.CheckAnswer)
 
 
 @router.post("/v1/release", responses=_plain(models.SlotAnswer))
 async def release(body: models.SlotBody, key: Checker, request: Request) -> Response:
     """Free a slot of a concurrency plan; no matter if it is free already."""
     answer = await _service(request).handlers.release(key, requests.SlotRequest(body.slot))
-    return _response(request, answer, models.SlotAnswer)
+    return response_of(request, answer, models.SlotAnswer)
 
 
 @router.post("/v1/renew", responses=_plain(models.SlotAnswer))
 async def renew(body: models.SlotBody, key: Checker, request: Request) -> Response:
     """Keep a slot for as long again. `held` is false if it was free already."""
     answer = await _service(request).handlers.renew(key, requests.SlotRequest(body.slot))
-    return _response(request, answer, models.SlotAnswer)
+    return response_of(request, answer, models.SlotAnswer)
 
 
 def _service(request: Request) -> Service:
@@ -127,7 +127,7 @@ def _check(body: models.CheckBody) -> requests.CheckRequest:
     return requests.CheckRequest(body.resource, body.subject, body.cost, body.plan_id)
 
 
-def _response(request: Request, answer: Answer, model: type[BaseModel]) -> Response:
+def response_of(request: Request, answer: Answer, model: type[BaseModel]) -> Response:
     """Return the response of an answer, written by the model that documents it."""
     _service(request).note(request.url.path, answer.decisions)
     body = model.model_validate(msgspec.to_builtins(answer.body))
