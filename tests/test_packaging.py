@@ -33,7 +33,8 @@ def test_script_in_the_wheel_is_the_one_of_the_checkout(wheel):
         for name in ("ratekit", "embedded"):
             assert archive.read(f"ratekit/lua/{name}.lua") == (ROOT / "lua" / f"{name}.lua").read_bytes()
         typed = {f"{package}/py.typed" for package in ("ratekit", "ratekit_django", "ratekit_fastapi", "ratekit_service")}
-        assert typed | {"ratekit_django/templates/ratekit/429.html"} <= set(archive.namelist())
+        served = {"ratekit_django/templates/ratekit/429.html", "ratekit_service/page/files/index.html"}
+        assert typed | served <= set(archive.namelist())
         assert not [name for name in archive.namelist() if name.startswith("tests")]
 
 
