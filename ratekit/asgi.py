@@ -160,6 +160,12 @@ class RuleMiddleware(RateLimitMiddleware):
         self.rules = as_rules(rules, service, functions, default)
         super().__init__(app, store=store, limiter=limiter, rules=self.rules, **keywords)
 
+    def _rules_of(self, scope: Scope) -> Sequence[Rule]:
+        compiled = self.rules.compiled
+        if compiled.is_by_path:
+            return compiled.at(scope.get("method", "GET"), asgi_path(scope))
+        return super()._rules_of(scope)
+
 
 class _Body:
     """The body of a request, read for a key function that looks into it; receive still has it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.conf import settings
@@ -30,6 +30,9 @@ from ratekit.web.url_rules import UrlRules
 from ratekit.web.view_limit import ViewLimit
 from ratekit_django.cache_url import url_of_cache
 
+if TYPE_CHECKING:
+    from ratekit.rules.reload import Rules
+
 KEYS: dict[str, Any] = {
     "STORE_URL": None,
     "CACHE_ALIAS": None,
@@ -47,6 +50,10 @@ KEYS: dict[str, Any] = {
     "TRUSTED_HOPS": None,
     "TRUSTED_HEADER": X_FORWARDED_FOR,
     "RULES": None,
+    "RULES_SOURCE": None,
+    "RULES_SERVICE": None,
+    "RULES_FUNCTIONS": (),
+    "RULES_FALLBACK": None,
     "DEFAULT": None,
     "EXEMPT": (),
     "PLANS": None,
@@ -56,6 +63,7 @@ KEYS: dict[str, Any] = {
 
 CHECKED = (
     "identify", "anonymous", "mode", "fleet_mode", "follows_overrides", "writer", "template", "proxies", "plans", "plan_of",
+    "rules_source",
 )  # fmt: skip
 
 
@@ -156,6 +164,17 @@ class Conf:
         """PLAN_OF: the callable that names the plan of a request."""
         return _callable("PLAN_OF", self["PLAN_OF"])
 
+    @cached_property
+    def rules_source(self) -> Rules | None:
+        """RULES_SOURCE: a document of rules, by its path, its URL, or itself; the other three are arguments of Rules."""
+        given = self["RULES_SOURCE"]
+        if given is None:
+            return None
+        from ratekit.rules.options import as_rules
+
+        functions, fallback = self["RULES_FUNCTIONS"], self["RULES_FALLBACK"]
+        return as_rules(given, self["RULES_SERVICE"], functions, fallback, holds_slots=False)
+
     def limiter(self, on_outage: str | None = None) -> RateLimiter:
         """Return the limiter that waits, made on first use."""
         made = self._limiters.get(on_outage)
@@ -217,6 +236,8 @@ class Conf:
         for follower in (self._follower, self._overrides):
             if follower:
                 follower.close()
+        if (rules := vars(self).get("rules_source")) is not None:
+            rules.close()
         for limiter in vars(self).get("_limiters", {}).values():
             limiter.close()
         vars(self).clear()

@@ -18,7 +18,7 @@ from ratekit.core.protocol import Call
 from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import RateLimiter
 from ratekit.web.decide import Ask, Flow, Ledger, Verdict
-from ratekit.web.drivers import arun, run
+from ratekit.web.drivers import AwaitedLimiter, arun, run
 from ratekit.web.identity import (
     KeyFunction,
     identified_subject,
@@ -47,9 +47,14 @@ def decide(
 async def adecide(
     limits: Sequence[ViewLimit], request: Any, view: str | None = None, *, decider: object = None, once: bool = True
 ) -> Verdict:
-    """Decide a request, awaiting. A loop of one request keeps no connections: there, the limiter that waits has a thread."""
-    limiter = conf.async_limiter() if is_asgi(request) else _InThread(conf.limiter())
-    return await arun(_deciding(limits, request, _ledger(request, decider), view, once=once), limiter)
+    """Decide a request, awaiting. A loop of one request keeps no connections."""
+    flow = _deciding(limits, request, _ledger(request, decider), view, once=once)
+    return await arun(flow, awaited_limiter(request))
+
+
+def awaited_limiter(request: Any) -> AwaitedLimiter:
+    """Return the limiter for code that awaits: in a loop of one request, it is the one that waits, in a thread."""
+    return conf.async_limiter() if is_asgi(request) else _InThread(conf.limiter())
 
 
 def _ledger(request: Any, decider: object) -> Ledger:

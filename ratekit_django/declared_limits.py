@@ -18,18 +18,21 @@ from ratekit_django.urls import Url, every_url, operations_of
 _STRENGTHS = (RateLimitMode.OFF, RateLimitMode.MONITOR, RateLimitMode.ON)
 
 
-class _Declared(NamedTuple):
+class Declared(NamedTuple):
     """A limit, on which URL, for which methods of its view (None: all)."""
 
     url: Url
     limit: ViewLimit
     methods: Sequence[str] | None = None
+    where: str = "code"  # that declares it
 
     @property
     def endpoint(self) -> str:
+        """Under what the limit counts."""
         return self.limit.fixed_endpoint or self.url.route
 
     def counts(self, method: str) -> bool:
+        """Whether a request of that method is limited."""
         return self.limit.counts(method) and (self.methods is None or method in self.methods)
 
 
@@ -42,7 +45,7 @@ class DeclaredRules(Rules):
 
     def at(self, method: str, path: str) -> Rule | None:
         """Return the limits of an endpoint in one policy, with its mode; None if nothing declares any."""
-        found = [one for one in _declared() if one.counts(method) and path in (one.endpoint, one.url.route)]
+        found = [one for one in every_limit() if one.counts(method) and path in (one.endpoint, one.url.route)]
         if not found:
             return None
         endpoint = path if any(one.endpoint == path for one in found) else found[0].endpoint
@@ -57,22 +60,24 @@ class DeclaredRules(Rules):
         return Rule(endpoint=endpoint, policy=Policy(endpoint, limits.values()), mode=_mode_of(counted))
 
 
-def _mode_of(declared: Sequence[_Declared]) -> RateLimitMode | None:
+def _mode_of(declared: Sequence[Declared]) -> RateLimitMode | None:
     """Return the mode that the project sets for limits: the strongest of theirs, or RATEKIT["MODE"] if that is weaker."""
     own = max((one.limit.mode or RateLimitMode.ON for one in declared), key=_STRENGTHS.index)
     mode = own if conf.mode is None else weakest(own, conf.mode)
     return None if mode is RateLimitMode.ON and conf.mode is None else mode
 
 
-def _declared() -> Iterator[_Declared]:
+def every_limit() -> Iterator[Declared]:
+    """Yield every limit of the project, URL by URL."""
     for url in every_url():
         rules = [limit for key, limit in conf.rules.table if limit is not None and fits(key, url.route, url.name)]
-        for limit in [*limits_of_view(url.view), *_limits_of_drf(url.view), *rules]:
-            yield _Declared(url, limit)
+        found = {"code": limits_of_view(url.view), "DRF": _limits_of_drf(url.view), "RULES": rules}
+        for where, limits in found.items():
+            yield from (Declared(url, limit, where=where) for limit in limits)
         yield from _declared_by_ninja(url)
     for limit in conf.rules.limits:
         if limit.fixed_endpoint is not None:
-            yield _Declared(Url(limit.fixed_endpoint, "", None), limit)
+            yield Declared(Url(limit.fixed_endpoint, "", None), limit, where="RULES")
 
 
 def _limits_of_drf(view: Any) -> Sequence[ViewLimit]:
@@ -82,13 +87,13 @@ def _limits_of_drf(view: Any) -> Sequence[ViewLimit]:
     return [] if declared is None else declared.limits()
 
 
-def _declared_by_ninja(url: Url) -> Iterator[_Declared]:
+def _declared_by_ninja(url: Url) -> Iterator[Declared]:
     """Yield what limits the operations of a path of Django Ninja: throttles, and decorators on their functions."""
     for operation in operations_of(url.view):
         throttles = (getattr(throttle, "limit", None) for throttle in operation.throttle_objects)
         limits = [limit for limit in throttles if isinstance(limit, ViewLimit)]
-        for limit in [*limits, *limits_of_view(operation.view_func)]:
-            yield _Declared(url, limit, operation.methods)
+        yield from (Declared(url, limit, operation.methods, "Ninja") for limit in limits)
+        yield from (Declared(url, limit, operation.methods) for limit in limits_of_view(operation.view_func))
 
 
 declared = DeclaredRules()

@@ -15,6 +15,7 @@ from ratekit.web.drivers import run
 from ratekit.web.view_limit import ViewLimit
 from ratekit_django.conf import conf
 from ratekit_django.decisions import adecide, decide
+from ratekit_django.document_rules import adecide_document, decide_document
 from ratekit_django.requests import Dispatch, RequestState
 from ratekit_django.responses import respond, with_headers
 from ratekit_django.urls import method_of, url_of
@@ -48,10 +49,14 @@ class RateLimitMiddleware:
             return with_headers(request, response)
 
     def _limit(self, request: HttpRequest, *_: Any) -> HttpResponse | None:
+        if conf.rules_source is not None and (refused := respond(request, decide_document(request))) is not None:
+            return refused
         limits = _rules_of(request)
         return respond(request, decide(limits, request)) if limits else None
 
     async def _limit_awaiting(self, request: HttpRequest, *_: Any) -> HttpResponse | None:
+        if conf.rules_source is not None and (refused := respond(request, await adecide_document(request))) is not None:
+            return refused
         limits = _rules_of(request)
         return respond(request, await adecide(limits, request)) if limits else None
 

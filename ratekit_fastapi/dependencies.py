@@ -136,6 +136,13 @@ class RateLimiterDependency(RateLimiterMark):
         super().__setattr__(name, value)
         super().__setattr__("version", object())
 
+    @property
+    def counted_by(self) -> str:
+        """Who is counted, for people."""
+        if self._key_function is not None:
+            return self._key_function.name
+        return "project" if self._uses_project else "everyone"
+
     def is_same_for(self, request: HTTPConnection, settings: Settings) -> bool:
         """Whether all requests to this route, of the same peer if the limiter is by peer, have the same checks."""
         scope, route = request.scope, effective_route(request.scope)

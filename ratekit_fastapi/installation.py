@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from fastapi import FastAPI
 from starlette.applications import Starlette
+from starlette.requests import HTTPConnection, Request
 
-from ratekit.asgi import App, Receive, Scope, Send, Sender, send_response
+from ratekit.asgi import App, Receive, RuleMiddleware, Scope, Send, Sender, send_response
 from ratekit.core.errors import ConfigurationError, RatekitError
 from ratekit.core.headers import DEFAULT_STYLE
 from ratekit.core.keys import DEFAULT_PREFIX, check_prefix
@@ -21,14 +22,19 @@ from ratekit.web.arguments import refuse_unknown
 from ratekit.web.client_address import X_FORWARDED_FOR, TrustedProxies
 from ratekit.web.decide import Ledger
 from ratekit.web.plans import PlanFunction, Plans, RuleLimits, as_plans, checked_plan_of
+from ratekit.web.requests import AsgiRequest
 from ratekit_fastapi import openapi
 from ratekit_fastapi.bodies import BoundedReceive
 from ratekit_fastapi.errors import answer, answer_to
+from ratekit_fastapi.requests import StarletteRequest
 from ratekit_fastapi.settings import SETTINGS, STATE, Identify, Settings
+
+if TYPE_CHECKING:
+    from ratekit.rules.reload import Rules, RulesGiven
 
 _ARGUMENTS = (
     "store", "identify", "headers", "body", "trusted_hops", "trusted_header", "prefix", "document", "fleet_mode", "plans",
-    "plan_of",
+    "plan_of", "rules", "service",
 )  # fmt: skip
 
 
@@ -46,18 +52,19 @@ def install(
     fleet_mode: bool = False,
     plans: Plans | Mapping[str, RuleLimits] | None = None,
     plan_of: PlanFunction | None = None,
+    rules: RulesGiven | Rules | None = None,
+    service: str | None = None,
     **limiter: Unpack[LimiterOptions],
 ) -> Settings:
     """Set up ratekit for an application and what is mounted in it.
 
     identify says for which project a request was authenticated: (org_id, project_id), a subject, or None; it may be async.
     Without it, request.state.org_id and request.state.project_id count. document lets OpenAPI say what limited
-    operations may answer, and which headers they have. on_outage, deadline, instances and refusal_cache are those of
-    AsyncRateLimiter. fleet_mode follows the mode that the store has for every process (`ratekit mode monitor`). plans are
-    named sets of limits, and plan_of says which one a request has; it may be async. settings.plans.replace changes them.
+    operations may answer, and which headers they have. fleet_mode follows the mode of the store (`ratekit mode monitor`).
+    plans are named sets of limits, and plan_of, which may be async, says which one a request has. rules is a document for
+    the whole application, as ratekit.rules.Rules takes it, and service is whose. The rest is as in AsyncRateLimiter.
     """
-    refuse_unknown("install", limiter, {*LimiterOptions.__annotations__, *_ARGUMENTS})
-    get_rate_limit_mode()  # a mode that makes no sense is an error now
+    _check_arguments(limiter)
     settings = Settings(
         store,
         identify=_checked_identify(identify),
@@ -68,15 +75,39 @@ def install(
         plan_of=checked_plan_of(plan_of),
         **limiter,
     )
-    settings.limiter()  # a store that makes no sense is an error now
+    _limit_by_rules(app, settings, rules, service)
     _connect(app, settings, document=document, fleet_mode=fleet_mode)
     return settings
+
+
+def _limit_by_rules(app: Starlette, settings: Settings, rules: RulesGiven | Rules | None, service: str | None) -> None:
+    if rules is not None:
+        app.add_middleware(StarletteRuleMiddleware, settings=settings, rules=rules, service=service)
 
 
 def _checked_identify(identify: Identify | None) -> Identify | None:
     if identify is not None and not callable(identify):
         raise ConfigurationError(f"identify {identify!r} is not a callable of the request")
     return identify
+
+
+def _check_arguments(limiter: Any) -> None:
+    refuse_unknown("install", limiter, {*LimiterOptions.__annotations__, *_ARGUMENTS})
+    get_rate_limit_mode()  # a mode that makes no sense is an error now
+
+
+class StarletteRuleMiddleware(RuleMiddleware):
+    """Limits an application by a document, as its settings say; key functions see Starlette's own request."""
+
+    def __init__(self, app: App, settings: Settings, rules: RulesGiven | Rules, service: str | None) -> None:
+        super().__init__(app, rules=rules, service=service, limiter=settings.limiter())
+        self.options.writer = settings.writer
+        self.options.proxies = settings.proxies
+
+    def request(self, scope: Scope) -> AsgiRequest:
+        """Return a request as key functions and rules see it."""
+        connection = HTTPConnection(scope) if scope["type"] == "websocket" else Request(scope)
+        return StarletteRequest(connection, self.options.proxies)
 
 
 class HeadersMiddleware:
@@ -104,6 +135,7 @@ class HeadersMiddleware:
 
 
 def _connect(app: Starlette, settings: Settings, *, document: bool, fleet_mode: bool) -> None:
+    settings.limiter()  # a store that makes no sense is an error now
     setattr(app.state, STATE, settings)
     if fleet_mode:
         settings.follow_fleet()

@@ -29,7 +29,7 @@ def check(session: Session, endpoint: str, subject: str, cost: int, rates: tuple
       ratekit check /search user:42 --limit 100/min
       ratekit check /search 1:42 --limit 20/s --limit 1000/h --cost 5 --json
     """
-    question = question_of(endpoint, rates, rules)
+    question = question_of(endpoint, rates, rules, subject)
     result = session.limiter.check(policy_of(question), subject, cost=cost, endpoint=question.endpoint)
     word = "allowed" if result.allowed else "refused"
     lines = [f"{coloured(word)}: {printable(subject)} on {printable(question.endpoint)}, {result.describe()}"]
@@ -52,7 +52,7 @@ def inspect(session: Session, endpoint: str, subject: str, rates: tuple[str, ...
       ratekit inspect /search user:42
       ratekit inspect /search user:42 --limit 100/min --json
     """
-    question = question_of(endpoint, rates, rules)
+    question = question_of(endpoint, rates, rules, subject)
     override = get_rate_limit_override(session.limiter, endpoint=question.endpoint, subject=subject)
     values: dict[str, Any] = {"endpoint": question.endpoint, "subject": subject}
     if question.policy is None:
@@ -80,7 +80,7 @@ def reset(session: Session, endpoint: str, subject: str, rates: tuple[str, ...],
       ratekit reset /search user:42
       ratekit reset /search user:42 --limit 100/min
     """
-    question = question_of(endpoint, rates, rules)
+    question = question_of(endpoint, rates, rules, subject)
     if question.policy is None:
         count = delete_counters(session.limiter, endpoint=endpoint, subject=subject)
     else:

@@ -33,7 +33,7 @@ def explain(session: Session, endpoint: str, subject: str, cost: int, rates: tup
       ratekit explain /search user:42 --limit 100/min --limit hour=5000/h
       ratekit explain /items/7 user:42 --rules shop.limits:RULES
     """
-    question = question_of(endpoint, rates, rules)
+    question = question_of(endpoint, rates, rules, subject)
     if question.policy is None:
         _show_store(session, endpoint, subject)
         return

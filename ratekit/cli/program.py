@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 import ratekit
-from ratekit.cli import completion, counters, db, doctor, explain, mode, overrides, report, serve, violations
-from ratekit.core.errors import ConfigurationError, DatabaseUnavailable, RateLimitUnavailable
+from ratekit.cli import completion, counters, db, doctor, explain, limits, mode, overrides, report, rules, serve, violations
+from ratekit.core.errors import ConfigurationError, DatabaseUnavailable, RateLimitUnavailable, SourceUnavailable
 
 USAGE, STORE, INTERRUPTED = 2, 3, 130
 COMMANDS: tuple[click.Command, ...] = (
@@ -22,6 +22,8 @@ COMMANDS: tuple[click.Command, ...] = (
     overrides.overrides,
     mode.mode,
     explain.explain,
+    rules.rules,
+    limits.limits,
     report.report,
     violations.violations,
     doctor.doctor,
@@ -56,6 +58,11 @@ Which limit would affect at most one client in a hundred?
   ratekit report --share 1%
 
 \b
+Change limits without a deploy:
+  ratekit rules validate rules.yaml
+  ratekit rules diff 'redis://localhost/0?rules=chat' rules.yaml
+
+\b
 Limit a script:
   ratekit check deploys team:shop --limit 3/h && ./deploy
 
@@ -66,9 +73,9 @@ Limit services in any language, over HTTP:
 \b
 Exit codes:
   0  done; for check: the request passes
-  1  for check: the request is refused
+  1  for check: the request is refused; for rules validate: a document makes no sense
   2  an argument is wrong or missing
-  3  the store or the database does not answer; for doctor: there is a problem
+  3  the store, the database or the source of rules does not answer; for doctor: there is a problem
 """
 
 program = click.Group(
@@ -107,7 +114,7 @@ def run(
         return _fail(str(error), USAGE)
     except RateLimitUnavailable as error:
         return _fail(f"the store does not answer: {error.reason}", STORE)
-    except DatabaseUnavailable as error:
+    except (DatabaseUnavailable, SourceUnavailable) as error:
         return _fail(str(error), STORE)
     except click.Abort:
         return _fail("interrupted", INTERRUPTED)

@@ -15,6 +15,7 @@ import click
 
 from ratekit import stores
 from ratekit.admin.explain import printable
+from ratekit.core import clock
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.keys import DEFAULT_PREFIX
 from ratekit.core.limit_text import parse_seconds
@@ -91,8 +92,9 @@ def with_rules(function: Function) -> Function:
     """Decorate a command: it gets the option that names the application's limits."""
     return click.option(
         "--rules",
-        metavar="MODULE:NAME",
-        help="Import the limits from the application: a mapping of paths to limits, Rules, a Policy or a Limit.",
+        metavar="MODULE:NAME|SOURCE",
+        help="Import the limits from the application: a mapping of paths to limits, Rules, a Policy or a Limit. "
+        "Or read them from a document of rules: its path, or the URL of its source.",
     )(function)
 
 
@@ -105,13 +107,15 @@ class Question(NamedTuple):
     mode: RateLimitMode | None = None  # that the application sets for it
 
 
-def question_of(endpoint: str, rates: Sequence[str], rules: str | None) -> Question:
-    """Return an endpoint with the policy of --limit or --rules."""
+def question_of(endpoint: str, rates: Sequence[str], rules: str | None, subject: str | None = None) -> Question:
+    """Return an endpoint with the policy of --limit or --rules. A document has limits by subject."""
     if rates and rules:
         raise click.UsageError("--limit and --rules both give the limits: give one of them")
     if rates:
         return Question(endpoint, Policy(endpoint, rates))
-    return Question(endpoint, None) if rules is None else _question_by_rules(endpoint, rules)
+    if rules is None:
+        return Question(endpoint, None)
+    return _question_by_document(endpoint, rules, subject) if _is_document(rules) else _question_by_rules(endpoint, rules)
 
 
 def policy_of(question: Question) -> Policy:
@@ -149,6 +153,29 @@ def _question_by_rules(endpoint: str, where: str) -> Question:
     if rule is None:
         raise click.UsageError(f"--rules {where!r} has no limits for {endpoint!r}")
     return Question(rule.endpoint, rule.policy, rule.endpoint, rule.mode)
+
+
+def _is_document(where: str) -> bool:
+    return "://" in where or where.lower().endswith((".yaml", ".yml", ".toml", ".json"))
+
+
+def _question_by_document(endpoint: str, where: str, subject: str | None) -> Question:
+    """Return the policy that a document has for a subject, with the version of the document."""
+    from ratekit.rules.reload import Rules as Documents
+
+    sys.path.insert(0, "")  # for functions of the application
+    try:
+        documents = Documents(where)
+    finally:
+        sys.path.remove("")
+    method, path = split_method(endpoint, "the endpoint")
+    for rule in documents.compiled_once.of_path(method or "GET", path):
+        limits = rule.limits_of(subject or "", clock.now()) if rule.is_valid(clock.now()) else None
+        if limits is not None:
+            policy = None if rule.is_unlimited(limits) else rule.policy_of(limits)
+            told = f"{rule.name}, version {documents.status.version} of {documents.origin}"
+            return Question(rule.endpoint, policy, told, rule.mode)
+    raise click.UsageError(f"--rules {where!r} has no limits for {endpoint!r}")
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg]

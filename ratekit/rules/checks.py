@@ -15,9 +15,10 @@ from ratekit.core.modes import RateLimitMode, weakest
 from ratekit.rules.compiled import DocumentRule
 from ratekit.rules.keys import CostReader, KeyFunctionError, subject_of_key
 from ratekit.rules.limits import Limits
-from ratekit.web.answers import ErrorResponse, error_response
+from ratekit.stores.contract import AsyncStore, Store
+from ratekit.web.answers import ErrorResponse, ResponseWriter, error_response
 from ratekit.web.arguments import cost_of, untold
-from ratekit.web.decide import Ask, Check, Step
+from ratekit.web.decide import Ask, Check, Flow, Ledger, Step, Verdict, decide, grouped, refuse
 from ratekit.web.identity import KeyFunction, anonymous_subject, asubject_of, note_pass, subject_of, why_nobody
 from ratekit.web.options import LoadBody
 from ratekit.web.requests import FrontRequest
@@ -33,30 +34,51 @@ class Front(NamedTuple):
     applies_all: bool = False
 
 
-Reading = Generator[Step, Any, "list[Check] | ErrorResponse"]
+class Found(NamedTuple):
+    """What a rule says of a request: who asks, which limits that key has, and what the request costs."""
+
+    rule: DocumentRule
+    key: str
+    limits: Limits
+    cost: int
+    mode: RateLimitMode
+
+    def check(self, prefix: str) -> Check:
+        """Return the check for the engine."""
+        rule = self.rule
+        policy = rule.policy_of(self.limits)
+        return Check.of(policy, subject_of_key(self.key), rule.endpoint, prefix, self.cost, self.mode, rule.on_outage)
 
 
 def read_checks(
     rules: Sequence[DocumentRule], request: FrontRequest, front: Front, mode: RateLimitMode, load_body: LoadBody
-) -> Reading:
-    """Find out the checks of a request, or the response to one that cannot be limited.
+) -> Generator[Step, Any, list[Check] | ErrorResponse]:
+    """Find out the checks of a request, or the response to one that cannot be limited."""
+    found = yield from read_found(rules, request, front, mode, load_body)
+    return found if isinstance(found, ErrorResponse) else [one.check(front.prefix) for one in found]
+
+
+def read_found(
+    rules: Sequence[DocumentRule], request: FrontRequest, front: Front, mode: RateLimitMode, load_body: LoadBody
+) -> Generator[Step, Any, list[Found] | ErrorResponse]:
+    """Find out what the rules say of a request, or the response to one that cannot be limited.
 
     The first rule that has limits for the key of the request applies, or all of them. A rule that is off, or unlimited, is
     the first one too.
     """
-    checks: list[Check] = []
+    checks: list[Found] = []
     now = clock.now()
     for rule in rules:
         if not rule.is_valid(now):
             continue
         own_mode = mode if rule.mode is None else weakest(mode, rule.mode)
         try:
-            found = None if own_mode is _OFF else (yield from _check(rule, request, front, own_mode, load_body, now))
+            found = None if own_mode is _OFF else (yield from _found(rule, request, front, own_mode, load_body, now))
         except RatekitError as error:
             if (response := error_response(error, own_mode)) is not None:
                 return response
             found = None
-        if isinstance(found, Check):
+        if isinstance(found, Found):
             checks.append(found)
         if found is not NOT_FOR_KEY and not front.applies_all:
             break
@@ -66,10 +88,10 @@ def read_checks(
 NOT_FOR_KEY = Limits(plan="")  # stands for: the rule has no limits for this key, and the next one is asked
 
 
-def _check(
+def _found(
     rule: DocumentRule, request: FrontRequest, front: Front, mode: RateLimitMode, load_body: LoadBody, now: float
-) -> Generator[Step, Any, Check | Limits | None]:
-    """Return the check of a rule; None if the request is not limited by it; NOT_FOR_KEY if the next rule is asked."""
+) -> Generator[Step, Any, Found | Limits | None]:
+    """Return what a rule says; None if the request is not limited by it; NOT_FOR_KEY if the next rule is asked."""
     by = rule.by or front.by
     key = yield from _key(rule, by, request, load_body)
     if key is None:
@@ -81,7 +103,7 @@ def _check(
     cost = rule.cost
     if isinstance(cost, CostReader):
         cost = yield from _cost(cost, request, load_body)
-    return _made(rule, limits, key, front, mode, cost)
+    return Found(rule, key, limits, cost, mode)  # type: ignore[arg-type] # it is a number by now
 
 
 def checks_of_key(
@@ -97,15 +119,11 @@ def checks_of_key(
         own_mode = mode if rule.mode is None else weakest(mode, rule.mode)
         if own_mode is not _OFF and not rule.is_unlimited(limits):
             own_cost = rule.cost if isinstance(rule.cost, int) else 1
-            checks.append(_made(rule, limits, key, front, own_mode, own_cost if cost is None else cost))
+            found = Found(rule, key, limits, own_cost if cost is None else cost, own_mode)
+            checks.append(found.check(front.prefix))
         if not front.applies_all:
             break
     return checks
-
-
-def _made(rule: DocumentRule, limits: Limits, key: str, front: Front, mode: RateLimitMode, cost: Any) -> Check:
-    policy = rule.policy_of(limits)
-    return Check.of(policy, subject_of_key(key), rule.endpoint, front.prefix, cost, mode, rule.on_outage)
 
 
 def _key(
@@ -141,3 +159,21 @@ def _loaded(by: KeyFunction, request: FrontRequest, load_body: LoadBody) -> Gene
 def _cost(cost: CostReader, request: FrontRequest, load_body: LoadBody) -> Generator[Step, Any, int]:
     yield from _loaded(cost.by, request, load_body)
     return cost_of(cost, request)
+
+
+def decide_by_rules(
+    rules: Sequence[DocumentRule],
+    request: FrontRequest,
+    front: Front,
+    mode: RateLimitMode,
+    load_body: LoadBody,
+    ledger: Ledger,
+    writer: ResponseWriter,
+    store: Store | AsyncStore,
+) -> Flow:
+    """Decide a request by the rules of a document, for a front whose requests have a ledger already."""
+    checks = yield from read_checks(rules, request, front, mode, load_body)
+    if isinstance(checks, ErrorResponse):
+        yield from refuse(ledger, store.place)
+        return Verdict(checks)
+    return (yield from decide(grouped(checks, one_slot=store.one_slot), ledger, writer, store.place))

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from ratekit.core.cache import Cache
 from ratekit.core.errors import DocumentError
 from ratekit.core.limit_names import OPTIONS, by_methods, qualified, with_cost
-from ratekit.core.limits import Policy
+from ratekit.core.limits import Algorithm, Limit, Policy
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.outages import OnOutage
 from ratekit.rules.custom import KeyTable
@@ -29,6 +30,8 @@ from ratekit.web.table import Rule
 DEFAULT_ENDPOINT = "rules"  # under which rules are counted that have neither a path nor a name, without a service
 _MOST_FOUND, _LONGEST_FOUND = 4096, 400
 _FOREVER = float("inf")
+_NO_SLOTS = "a concurrency limit holds its slot until the response has ended: use RuleMiddleware, which frees it"
+_NONE: dict[str, Temporary] = {}
 _new = tuple.__new__  # faster than the constructor of a named tuple
 
 
@@ -53,7 +56,8 @@ class DocumentRule(Rule):
     valid_until: float = _FOREVER
     is_final: bool = True  # no later rule is asked if this one matches
     has_every_method: bool = True  # it is for every method, and its endpoint is not the name of a counter
-    policies: dict[Limits, Policy] = field(default_factory=dict)
+    own_policy: Policy | None = None  # of its own limits
+    policies: dict[Any, Policy] = field(default_factory=dict)  # of other limits; shared by the rules of a document
 
     def is_valid(self, now: float) -> bool:
         """Whether the rule counts at a point in time."""
@@ -72,37 +76,61 @@ class DocumentRule(Rule):
 
     def policy_of(self, limits: Limits) -> Policy:
         """Return the policy of limits that are not unlimited."""
-        return self.policies.get(limits) or self.policies.setdefault(limits, self._policy(limits))
+        if limits is self.own and self.own_policy is not None:
+            return self.own_policy
+        key = (self.name, self.qualifier, self.cost, limits)
+        return self.policies.get(key) or self.policies.setdefault(key, self._policy(limits))
 
     def _policy(self, limits: Limits) -> Policy:
         own = self.plans[limits.plan].own if limits.plan is not None else limits.own
-        return qualified(with_cost(Policy(limits.plan or self.name, own), self.cost or 0), self.qualifier)
+        return Policy(limits.plan or self.name, _named(own, self.cost or 0, self.qualifier))
 
 
 class CompiledRules:
     """The rules of a document, ready for requests. Counts how often a lookup was answered by an earlier one."""
 
-    def __init__(self, rules: Sequence[DocumentRule], candidates: Sequence[Candidate], *, applies_all: bool) -> None:
+    def __init__(
+        self,
+        rules: Sequence[DocumentRule],
+        candidates: Sequence[Candidate],
+        *,
+        applies_all: bool,
+        pace: Callable[[], None] = lambda: None,
+    ) -> None:
         self.rules = tuple(rules)
         self.applies_all = applies_all
-        self.index = Index(candidates)
+        self.index = Index(candidates, pace)
         self.lookups = 0
         self.misses = 0
         self._options: dict[int, DocumentRule] = {}  # by the identity of the rule that they stand for
         self._found: Cache[Facts, tuple[DocumentRule, ...]] = Cache(self._look, _MOST_FOUND, _is_short)
 
-    def find(self, request: FrontRequest, endpoint: str | None = None) -> tuple[DocumentRule, ...]:
-        """Return the rules of a request, in the order in which they are asked."""
+    def find(self, request: FrontRequest, endpoints: tuple[str, ...] = ()) -> tuple[DocumentRule, ...]:
+        """Return the rules of a request, in the order in which they are asked. Without endpoints, its path is its name."""
         index = self.index
         host = request.header("host") if index.by_host else None
         headers = tuple(map(request.header, index.header_names)) if index.header_names else ()
         self.lookups += 1
-        return self._found[_new(Facts, (request.method, request.path, endpoint, host, headers))]
+        return self._found[_new(Facts, (request.method, request.path, endpoints, host, headers))]
+
+    @property
+    def is_by_path(self) -> bool:
+        """Whether nothing but the method and the path of a request says which rules it has."""
+        return not self.index.by_host and not self.index.header_names
+
+    def at(self, method: str, path: str) -> tuple[DocumentRule, ...]:
+        """Return the rules of a method and a path, where nothing else counts."""
+        self.lookups += 1
+        return self._found[_new(Facts, (method, path, (), None, ()))]
 
     def of_endpoint(self, endpoint: str) -> tuple[DocumentRule, ...]:
         """Return the rules of an endpoint, where there is no request."""
         self.lookups += 1
-        return self._found[Facts(endpoint=endpoint, headers=(None,) * len(self.index.header_names))]
+        return self._found[Facts(endpoints=(endpoint,), headers=(None,) * len(self.index.header_names))]
+
+    def of_path(self, method: str, path: str) -> tuple[DocumentRule, ...]:
+        """Return the rules of a method and a path, or of an endpoint, where nothing else of a request is known."""
+        return self._look(Facts(method, path, (path,), None, (None,) * len(self.index.header_names)))
 
     def _look(self, facts: Facts) -> tuple[DocumentRule, ...]:
         self.misses += 1
@@ -116,7 +144,7 @@ class CompiledRules:
         if not rule.has_every_method:
             return rule
         made = self._options.get(id(rule))
-        return made or self._options.setdefault(id(rule), _with_policy(replace(rule, qualifier=OPTIONS, policies={})))
+        return made or self._options.setdefault(id(rule), _with_policy(replace(rule, qualifier=OPTIONS, own_policy=None)))
 
 
 def _is_short(facts: Facts, _: object) -> bool:
@@ -127,9 +155,16 @@ def _is_short(facts: Facts, _: object) -> bool:
 
 
 def compile_document(
-    document: Document, service: str | None = None, pace: Callable[[], None] | None = None
+    document: Document,
+    service: str | None = None,
+    pace: Callable[[], None] | None = None,
+    *,
+    holds_slots: bool = True,
 ) -> CompiledRules:
-    """Compile a document. service is the endpoint of rules that name none. Raises DocumentError."""
+    """Compile a document. Raises DocumentError.
+
+    service is the endpoint of rules that name none. holds_slots: concurrency limits can be used, as the front frees slots.
+    """
     pace = pace or Pace()
     compiler = _Compiler(document, service or document.service or DEFAULT_ENDPOINT)
     rules, candidates, problems = [], [], []
@@ -139,6 +174,8 @@ def compile_document(
             continue
         try:
             rule = compiler.rule(model)
+            if not holds_slots:
+                compiler.refuse_slots(model)
         except DocumentError as error:
             problems += [f"rules[{position}]: {problem}" for problem in error.problems]
             continue
@@ -146,7 +183,7 @@ def compile_document(
         candidates.append(Candidate(model.match, rule.is_final))
     if problems:
         raise DocumentError(problems)
-    return CompiledRules(rules, candidates, applies_all=document.apply == "all")
+    return CompiledRules(rules, candidates, applies_all=document.apply == "all", pace=pace)
 
 
 class _Compiler:
@@ -157,6 +194,7 @@ class _Compiler:
         self._service = service
         self._plans = dict(document.plans)
         self._functions: dict[tuple[Identity, Context], KeyFunction] = {}
+        self._policies: dict[Any, Policy] = {}
 
     def rule(self, model: RuleModel) -> DocumentRule:
         document = self._document
@@ -173,9 +211,10 @@ class _Compiler:
             on_outage=None if on_outage is None else OnOutage(on_outage),
             own=model.limits,
             custom=KeyTable(model.custom) if model.custom else None,
-            overrides={key: Temporary(one.limits, one.valid_until.timestamp()) for key, one in model.overrides.items()},
+            overrides=_temporary(model) if model.overrides else _NONE,
             plans=self._plans,
             anonymous=model.anonymous,
+            policies=self._policies,
             qualifier="" if model.counter is not None else by_methods(model.match.method),
             has_every_method=model.counter is None and not model.match.method,
             valid_from=0.0 if model.valid_from is None else model.valid_from.timestamp(),
@@ -183,6 +222,13 @@ class _Compiler:
             is_final=document.apply == "first" and is_always and model.limits is not None,
         )
         return _with_policy(rule)
+
+    def refuse_slots(self, model: RuleModel) -> None:
+        """Raise DocumentError if a rule has a concurrency limit."""
+        for _, limits in model.all_limits():
+            own = self._plans[limits.plan].own if limits.plan is not None else limits.own
+            if any(limit.algorithm is Algorithm.CONCURRENCY for limit in own):
+                raise DocumentError([_NO_SLOTS])
 
     def _key_function(self, identity: Identity, model: RuleModel, endpoint: str) -> KeyFunction:
         """Return the key function of an identity. It is the same for many rules, unless it has to know its own."""
@@ -198,10 +244,20 @@ class _Compiler:
         return cost if isinstance(cost, int) else CostReader(cost, Context(endpoint, model.match.path, plain=True))
 
 
+def _temporary(model: RuleModel) -> dict[str, Temporary]:
+    return {key: Temporary(one.limits, one.valid_until.timestamp()) for key, one in model.overrides.items()}
+
+
 def _with_policy(rule: DocumentRule) -> DocumentRule:
     """Make the policy of the rule's own limits now. It is the rule's, if the rule always has it, whatever the key is."""
     if rule.own is None or rule.is_unlimited(rule.own):
         return rule
     policy = rule.policy_of(rule.own)
     is_same = rule.custom is None and not rule.overrides and rule.valid_until == _FOREVER and not rule.valid_from
-    return replace(rule, policy=policy) if is_same else rule
+    return replace(rule, own_policy=policy, policy=policy if is_same else None)
+
+
+@lru_cache(maxsize=4096)
+def _named(limits: tuple[Limit, ...], cost: Any, qualifier: str) -> tuple[Limit, ...]:
+    """Return limits with cost and methods in their names: the same objects for each of the rules that have them."""
+    return qualified(with_cost(Policy(DEFAULT_ENDPOINT, limits), cost), qualifier).limits

@@ -135,8 +135,9 @@ class Document(_Model):
             raise DocumentError([f"the document is {shown(values)}, not an object with rules"])
         given = dict(as_document_values(values, pace))
         rules, problems = _rules_of(given, pace)
-        document: Self = _validated(cls, given | {"rules": rules}, problems)
-        problems += _problems_between(document, functions)
+        head: Self = _validated(cls, given | {"rules": ()}, problems)
+        document = head.model_copy(update={"rules": tuple(rules)})  # each was validated on its own
+        problems += _problems_between(document, functions, pace)
         if problems:
             raise DocumentError(problems)
         return document
@@ -158,6 +159,8 @@ def _rules_of(given: dict[str, Any], pace: Callable[[], None]) -> tuple[list[Rul
     raw = given.get("rules", [])
     if not isinstance(raw, list | tuple):
         raise DocumentError([f"rules: {shown(raw)} is not a list"])
+    if len(raw) > MOST_RULES:
+        raise DocumentError([f"rules: there are {len(raw)}: at most {MOST_RULES} are read"])
     rules, problems = [], []
     for index, value in enumerate(raw):
         pace()
@@ -175,10 +178,11 @@ def _validated(model: Any, values: Mapping[str, Any], problems: list[str]) -> An
         raise DocumentError(problems + problems_of(error, _FIELDS)) from None
 
 
-def _problems_between(document: Document, functions: Collection[str] | None) -> Iterator[str]:
+def _problems_between(document: Document, functions: Collection[str] | None, pace: Callable[[], None]) -> Iterator[str]:
     """Yield the faults that no single field has: a name that stands twice, a plan that is not there, a function."""
     seen: dict[str, int] = {}
     for index, rule in enumerate(document.rules):
+        pace()
         if rule.name is not None and rule.name in seen:
             yield f"rules[{index}].name: {rule.name!r} is the name of rules[{seen[rule.name]}] too"
         seen.setdefault(rule.name or "", index)

@@ -66,7 +66,8 @@ def _cost(value: Any) -> int | Part:
 
 
 def _check_path(text: str) -> str:
-    return Pattern(text).text
+    """Return a pattern of paths. A slash at its end does not matter, as it does not in paths."""
+    return Pattern(text if text == "/" else text.removesuffix("/")).text
 
 
 def _check_method(text: str) -> str:

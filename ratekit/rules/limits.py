@@ -20,6 +20,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, ValidationError
 
 from ratekit.core import limit_text
+from ratekit.core.cache import Cache
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.limits import MOST_LIMITS, MOST_REQUESTS, AlgorithmName, Limit, as_limits
 from ratekit.rules.problems import fault, place_text, shown
@@ -90,14 +91,27 @@ def read_limits(value: Any) -> Limits:
     """Return the limits that a value of a document stands for."""
     if isinstance(value, Limits):
         return value
-    if value == UNLIMITED:
-        return Limits()
+    if isinstance(value, str):
+        return _UNLIMITED if value == UNLIMITED else _of_text(value)
     if isinstance(value, Mapping) and "plan" in value:
         return Limits(plan=_validated(PlanName, value).plan)
     if isinstance(value, list | tuple):
         own = tuple(limit for index, item in enumerate(value) for limit in _one(item, index))
     else:
         own = tuple(_one(value))
+    return _checked(own)
+
+
+_UNLIMITED = Limits()
+_texts: Cache[str, Limits] = Cache(lambda text: _checked(tuple(_one(text))), 4096, lambda text, _: len(text) <= 200)
+
+
+def _of_text(text: str) -> Limits:
+    """Return the limits of a text: the same object for each of the rules that have them."""
+    return _texts[text]
+
+
+def _checked(own: tuple[Limit, ...]) -> Limits:
     _refuse_wrong_number(own)
     return Limits(own)
 

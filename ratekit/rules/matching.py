@@ -1,7 +1,7 @@
 """The index: which rules of many match a request, at the cost of a few dictionary lookups.
 
-- Paths: a path without parameters is looked up; patterns of whole segments are in a tree by segment; other patterns are
-  found by what they begin and end with. All matching is linear in the path.
+- Paths: a path without parameters is looked up; patterns with parameters in the same segments are looked up together; other
+  patterns are found by what they begin and end with. All matching is linear in the path.
 - The rest (host, method, endpoint, headers): rules that ask for the same things are a shape. Each shape is one lookup of all
   that it asks for, so the number of rules makes no difference, only the number of shapes.
 """
@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ class Facts(NamedTuple):
 
     method: str | None = None
     path: str | None = None
-    endpoint: str | None = None
+    endpoints: tuple[str, ...] = ()  # the names of the endpoint: a route, a URL's name, a service
     host: str | None = None
     headers: tuple[str | None, ...] = ()  # the values of Index.header_names, in their order
 
@@ -50,13 +50,13 @@ class _Shape(NamedTuple):
     headers: tuple[tuple[int, bool], ...]
 
 
-_Buckets = dict[tuple[object, ...], list[int]]  # the positions of rules, by the values of all that their shape asks for
+_Buckets = dict[tuple[object, ...], Sequence[int]]  # the positions of rules, by the values of all that their shape asks for
 
 
 class Index:
     """Finds the positions of the rules that match, in the order of the document."""
 
-    def __init__(self, candidates: Sequence[Candidate]) -> None:
+    def __init__(self, candidates: Sequence[Candidate], pace: Callable[[], None] = lambda: None) -> None:
         self.header_names = tuple(sorted({name.lower() for one in candidates for name in one.match.headers}))
         self.by_host = any(one.match.host for one in candidates)
         self._by_path = any(one.match.path is not None for one in candidates)
@@ -65,7 +65,12 @@ class Index:
         self._shapes: dict[_Shape, _Buckets] = {}
         self._paths = _Paths()
         for position, one in enumerate(candidates):
+            pace()
             self._add(position, one.match)
+        for buckets in self._shapes.values():  # Python's collector does not visit tuples of numbers again and again
+            for key, bucket in buckets.items():
+                buckets[key] = tuple(bucket)
+            pace()
 
     def find(self, facts: Facts) -> tuple[int, ...]:
         """Return the positions of the rules that match, up to the first that no later one is asked after."""
@@ -73,7 +78,7 @@ class Index:
         paths = self._paths.tokens(path) if self._by_path and path is not None else ()
         hosts = _host_tokens(facts.host) if self.by_host else ()
         methods = _method_tokens(facts.method)
-        endpoints = [text for text in (facts.endpoint, path) if text] if self._by_endpoint else ()
+        endpoints = (*facts.endpoints, *((path,) if path else ())) if self._by_endpoint else ()
         found: list[int] = []
         for shape, buckets in self._shapes.items():
             asked: list[Sequence[object]] = [
@@ -105,7 +110,7 @@ class Index:
             buckets = self._shapes.setdefault(shape, {})
             for key in product(*values, *([text] for _, text in headers)):
                 bucket = buckets.setdefault(key, [])
-                if not bucket or not (self._finals[bucket[-1]] or bucket[-1] == position):
+                if isinstance(bucket, list) and not (bucket and (self._finals[bucket[-1]] or bucket[-1] == position)):
                     bucket.append(position)
 
 
@@ -139,36 +144,35 @@ class _Paths:
 
     def __init__(self) -> None:
         self._exact: set[str] = set()
-        self._tree = _Node()
+        self._segments = _SegmentIndex()
         self._others: AffixIndex[tuple[Pattern, str]] = AffixIndex()
         self._has_others = False
         self._known: set[str] = set()
 
     def add(self, text: str) -> str:
         """Add a pattern, and return its token."""
-        pattern = Pattern(text)
-        if pattern.is_one_path:
+        if not _PARAMETERS.search(text) and not text.endswith("*"):
             self._exact.add(text)
             return text
         token = _token(text)
         if token not in self._known:
             self._known.add(token)
-            self._index(pattern, token)
+            self._index(text, token)
         return token
 
-    def _index(self, pattern: Pattern, token: str) -> None:
+    def _index(self, text: str, token: str) -> None:
         body, is_open = (token[:-2], True) if token.endswith("/*") else (token, False)
         segments = body.split("/")[1:]
         if all(segment == "{}" or not re.search(r"[{}*]", segment) for segment in segments):
-            self._tree.add(segments, token, is_open=is_open)
+            self._segments.add(segments, token, is_open=is_open)
             return
         self._has_others = True
         literals = re.split(r"\{\}|\{:path\}|\*", token)
-        self._others.add(literals[0], literals[-1] if not token.endswith("*") else "", (pattern, token))
+        self._others.add(literals[0], literals[-1] if not token.endswith("*") else "", (Pattern(text), token))
 
     def tokens(self, path: str) -> list[str]:
         """Return the tokens of the patterns that a plain path fits."""
-        found = self._tree.find([] if path == "/" else path.split("/")[1:])
+        found = self._segments.find([] if path == "/" else path.split("/")[1:])
         if path in self._exact:
             found.append(path)
         if self._has_others:
@@ -182,45 +186,33 @@ def _token(text: str) -> str:
     return _PARAMETERS.sub(lambda match: match[0] if match[0] == "{:path}" else "{}", text)
 
 
-class _Node:
-    """A place in the tree of patterns, after some segments."""
+class _Mask(NamedTuple):
+    """Where the texts of some patterns are among their segments: the others are parameters."""
 
-    __slots__ = ("by_text", "ends", "one", "opens")
+    length: int
+    positions: tuple[int, ...]
+    is_open: bool  # anything may follow the last segment
+
+
+class _SegmentIndex:
+    """Patterns of whole segments. Those with parameters in the same places are looked up together, by their texts."""
 
     def __init__(self) -> None:
-        self.by_text: dict[str, _Node] = {}
-        self.one: _Node | None = None  # after a parameter of one segment
-        self.ends: list[str] = []  # the tokens of the patterns that end here
-        self.opens: list[str] = []  # and of those that anything may follow
+        self._masks: dict[_Mask, dict[tuple[str, ...], str]] = {}
 
     def add(self, segments: Sequence[str], token: str, *, is_open: bool) -> None:
         """Add a pattern."""
-        node = self
-        for segment in segments:
-            if segment == "{}":
-                node.one = node.one or _Node()
-                node = node.one
-            else:
-                node = node.by_text.setdefault(segment, _Node())
-        (node.opens if is_open else node.ends).append(token)
+        positions = tuple(at for at, segment in enumerate(segments) if segment != "{}")
+        tokens = self._masks.setdefault(_Mask(len(segments), positions, is_open), {})
+        tokens[tuple(segments[at] for at in positions)] = token
 
     def find(self, segments: Sequence[str]) -> list[str]:
-        """Return the tokens of the patterns that fit. A place of the tree is visited once."""
-        found: list[str] = []
-        places = [self]
-        for segment in segments:
-            after: list[_Node] = []
-            for node in places:
-                if node.opens:
-                    found += node.opens
-                if (by_text := node.by_text.get(segment)) is not None:
-                    after.append(by_text)
-                if node.one is not None and segment:
-                    after.append(node.one)
-            if not after:
-                return found
-            places = after
-        for node in places:
-            found += node.ends
-            found += node.opens
+        """Return the tokens of the patterns that fit."""
+        size = len(segments)
+        found = []
+        for (length, positions, is_open), tokens in self._masks.items():
+            if length == size or (is_open and length < size):
+                token = tokens.get(tuple([segments[at] for at in positions]))
+                if token is not None:
+                    found.append(token)
         return found

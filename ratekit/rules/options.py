@@ -19,10 +19,17 @@ from ratekit.web.table import Rule
 
 
 def as_rules(
-    given: RulesGiven | Rules, service: str | None, functions: Collection[str], default: RulesGiven | None
+    given: RulesGiven | Rules,
+    service: str | None,
+    functions: Collection[str],
+    default: RulesGiven | None,
+    *,
+    holds_slots: bool = True,
 ) -> Rules:
     """Return rules as they were given, or loaded."""
-    return given if isinstance(given, Rules) else Rules(given, service=service, functions=functions, default=default)
+    if isinstance(given, Rules):
+        return given
+    return Rules(given, service=service, functions=functions, default=default, holds_slots=holds_slots)
 
 
 def as_by(by: By) -> By:

@@ -20,7 +20,7 @@ from ratekit.core.events import RuleLookups, RulesChange, RulesOutcome
 from ratekit.core.poller import Poller
 from ratekit.rules.compiled import CompiledRules, DocumentRule, compile_document
 from ratekit.rules.document import Document
-from ratekit.rules.formats import Pace, parse
+from ratekit.rules.formats import Pace, parse, paused_collector
 from ratekit.rules.sources import source as open_source
 from ratekit.rules.sources.contract import AsyncSource, Loaded, ServiceSource, Source, SourceFacts, Text
 from ratekit.web.requests import FrontRequest
@@ -66,7 +66,8 @@ class Rules:
 
     given is a path, the URL of a source, a source, a document, or the values of one. service is whose document it is, and
     the endpoint of rules that name none. functions names the functions that a document of a source that is not trusted may
-    refer to. default is in force if the source does not answer at the start; without it, that is an error.
+    refer to. default is in force if the source does not answer at the start; without it, that is an error. holds_slots: the
+    front frees the slots of concurrency limits.
     """
 
     def __init__(
@@ -76,13 +77,17 @@ class Rules:
         service: str | None = None,
         functions: Collection[str] = (),
         default: RulesGiven | None = None,
+        holds_slots: bool = True,
     ) -> None:
         self.service = service
+        self._holds_slots = holds_slots
         self._functions = functions
         self._source: SourceFacts | None = None
+        self._waited: Source | None = None  # the source, if it is one that this object looks at in a thread
         self._poller: Poller | None = None
         self._stop_watching: Callable[[], None] | None = None
         self._starting = threading.Lock()
+        self._is_closed = False
         self._trouble: str | None = None
         self._seen: str | None = None  # the version that was read last, in force or refused
         self._refused = self._unavailable = 0
@@ -102,15 +107,20 @@ class Rules:
         """Load rules now, and keep them up to date from the first request on."""
         return cls(given, service=service, functions=functions, default=default)
 
-    def find(self, request: FrontRequest, endpoint: str | None = None) -> tuple[DocumentRule, ...]:
+    def find(self, request: FrontRequest, endpoints: tuple[str, ...] = ()) -> tuple[DocumentRule, ...]:
         """Return the rules of a request, in the order in which they are asked."""
         self.follow()
-        return self._in_force.compiled.find(request, endpoint)
+        return self._in_force.compiled.find(request, endpoints)
 
     @property
     def compiled(self) -> CompiledRules:
         """The rules in force. They do not change: the next ones are another object."""
         self.follow()
+        return self._in_force.compiled
+
+    @property
+    def compiled_once(self) -> CompiledRules:
+        """The rules in force, for who does not want them followed."""
         return self._in_force.compiled
 
     @property
@@ -136,12 +146,12 @@ class Rules:
         """Begin to look at the source, in a thread. It begins again after a fork."""
         if self._poller is not None:
             self._poller.revive()
-        elif isinstance(self._source, Source):
+        elif self._waited is not None:
             with self._starting:
                 if self._poller is None:
                     self._due = clock.steady() + self._wait()
                     self._poller = Poller(self._tick, self._until_tick, "ratekit-rules")
-                    self._stop_watching = self._source.watch(self.changed)
+                    self._stop_watching = self._waited.watch(self.changed)
 
     def changed(self) -> None:
         """Let the thread look at the source now."""
@@ -151,23 +161,28 @@ class Rules:
 
     def refresh(self) -> RulesStatus:
         """Look at the source now, in this thread, and return the status."""
-        if isinstance(self._source, Source):
-            self._look(self._source)
+        if self._poller is not None and not self._is_closed:
+            self._due = 0.0
+            self._poller.run_now()
+        elif self._waited is not None:
+            self._look(self._waited)
         return self.status
 
     def close(self) -> None:
-        """Look no more. The rules stay in force."""
+        """Look no more, once the look that may be under way has ended. The rules stay in force."""
+        self._is_closed = True
         if self._stop_watching is not None:
             self._stop_watching()
         if self._poller is not None:
             self._poller.close()
-        if isinstance(self._source, Source):
-            self._source.close()
+            self._poller.run_now()
+        elif self._waited is not None:
+            self._waited.close()
 
     def _begin(self, given: RulesGiven, default: RulesGiven | None) -> None:
         """Put the first rules in force."""
         if isinstance(given, Document | Mapping):
-            self._put(_as_document(given), None)
+            self._put(self._compile(_as_document(given)), None)
             return
         source = open_source(given, service=self.service) if isinstance(given, str | os.PathLike) else given
         if self.service is not None and isinstance(source, ServiceSource):
@@ -176,11 +191,12 @@ class Rules:
             raise ConfigurationError(f"rules {given!r:.80} are neither a path, nor a URL, nor a source, nor a document")
         self._source = source
         if isinstance(source, Source):
+            self._waited = source
             self._first(source, default)
         elif default is not None:
-            self._put(_default_document(default, self.service), None)
+            self._put(self._compile(_default_document(default, self.service)), None)
         else:
-            self._put(Document(), None)
+            self._put(self._compile(Document()), None)
 
     def _first(self, source: Source, default: RulesGiven | None) -> None:
         try:
@@ -190,13 +206,17 @@ class Rules:
             if default is None:
                 source.close()
                 raise _with_origin(error, source.origin) from None
-            self._put(_default_document(default, self.service), None)
+            self._put(self._compile(_default_document(default, self.service)), None)
             self._note_trouble(error)
 
     def _tick(self) -> None:
         self._report_lookups()
-        if clock.steady() >= self._due and isinstance(self._source, Source):
-            self._look(self._source)
+        if self._is_closed:
+            if self._waited is not None:
+                self._waited.close()  # here, where nobody looks at it meanwhile
+            return
+        if clock.steady() >= self._due and self._waited is not None:
+            self._look(self._waited)
             self._due = clock.steady() + self._wait()
 
     def _until_tick(self) -> float:
@@ -218,7 +238,9 @@ class Rules:
         self._checked_at = clock.now()
         if loaded is not None:
             self._seen = loaded.version
-            self._put(Document.parse(_read(loaded.values), functions=self._allowed(), pace=Pace()), loaded.version)
+            with paused_collector():
+                compiled = self._compile(Document.parse(_read(loaded.values), functions=self._allowed(), pace=Pace()))
+            self._put(compiled, loaded.version)
         elif self._seen != self._in_force.version:
             return
         elif self._trouble is not None:
@@ -229,8 +251,10 @@ class Rules:
     def _allowed(self) -> Collection[str] | None:
         return None if self._source is None or self._source.is_trusted else self._functions
 
-    def _put(self, document: Document, version: str | None) -> None:
-        compiled = compile_document(document, self.service, Pace())
+    def _compile(self, document: Document) -> CompiledRules:
+        return compile_document(document, self.service, Pace(), holds_slots=self._holds_slots)
+
+    def _put(self, compiled: CompiledRules, version: str | None) -> None:
         self._report_lookups()
         self._in_force = _InForce(compiled, version, clock.now())
         self._counted = (0, 0)
@@ -275,15 +299,25 @@ def _as_document(given: Document | Mapping[str, Any]) -> Document:
     return given if isinstance(given, Document) else Document.parse(given)
 
 
+def read_once(where: RulesGiven, service: str | None = None) -> tuple[Loaded, str]:
+    """Return the values of a document, its version and where it comes from, of a source that is read once."""
+    source = open_source(where, service=service) if isinstance(where, str | os.PathLike) else where
+    if not isinstance(source, Source):
+        raise ConfigurationError(f"{where!r:.80} is no source that can be read at once: give a path, or a URL")
+    try:
+        loaded = source.load(None, Pace())
+    finally:
+        source.close()
+    if loaded is None:
+        raise SourceUnavailable(f"{source.origin} has no document")
+    return Loaded(_read(loaded.values), loaded.version), source.origin
+
+
 def _default_document(default: RulesGiven, service: str | None) -> Document:
     """Return the document of a default, which is read once."""
     if isinstance(default, Document | Mapping):
         return _as_document(default)
-    source = open_source(default, service=service) if isinstance(default, str | os.PathLike) else default
-    if not isinstance(source, Source):
-        raise ConfigurationError(f"default {default!r:.80} has to be read at once: give a path, or a document")
-    loaded = source.load(None, Pace())
-    return Document.parse({} if loaded is None else _read(loaded.values))
+    return Document.parse(read_once(default, service)[0].values)
 
 
 def _with_origin(error: Exception, origin: str) -> Exception:

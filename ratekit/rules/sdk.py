@@ -6,6 +6,7 @@ kit.check_rate_limit("tenant:acme:lang:en").remaining_by
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, Self, TypeVar, Unpack
@@ -78,7 +79,7 @@ class _Kit(Generic[_Limiter]):
     def _by_request(self, given: Any) -> _Deciding:
         request, load_body = opened(given, self._proxies)
         mode = self._mode()
-        rules = () if mode is RateLimitMode.OFF else self.rules.find(request, self.service)
+        rules = () if mode is RateLimitMode.OFF else self.rules.find(request, (self.service,))
         checks = yield from read_checks(rules, request, self._front(), mode, load_body)
         if isinstance(checks, ErrorResponse):
             raise UnusableRequestError("the request does not say who is limited", checks.status)
@@ -134,7 +135,7 @@ class RateKit(_Kit[RateLimiter]):
         **options: Unpack[LimiterOptions],
     ) -> None:
         proxies = TrustedProxies.of(trusted_hops, trusted_header)
-        loaded = as_rules(rules, service, functions, default)
+        loaded = as_rules(rules, service, functions, default, holds_slots=False)
         super().__init__(service, loaded, limiter or RateLimiter(store, **options), by, mode, proxies)
 
     def check_rate_limit(
@@ -196,7 +197,7 @@ class AsyncRateKit(_Kit[AsyncRateLimiter]):
         proxies = TrustedProxies.of(trusted_hops, trusted_header)
         if isinstance(rules, AsyncSource):
             rules = AsyncRules(rules, service=service, functions=functions, default=default)
-        loaded = as_rules(rules, service, functions, default)
+        loaded = as_rules(rules, service, functions, default, holds_slots=False)
         super().__init__(service, loaded, limiter or AsyncRateLimiter(store, **options), by, mode, proxies)
 
     async def check_rate_limit(
@@ -224,7 +225,7 @@ class AsyncRateKit(_Kit[AsyncRateLimiter]):
         if isinstance(self.rules, AsyncRules):
             await self.rules.aclose()
         else:
-            self.rules.close()
+            await asyncio.to_thread(self.rules.close)  # a look at the source may be under way
         await self.limiter.aclose()
 
     async def __aenter__(self) -> Self:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Self
@@ -106,8 +106,17 @@ class MongoPlace:
 
 def version_of(document: Mapping[str, Any]) -> str:
     """Return last_updated, with a digest of all that the document says."""
-    digest = hashlib.sha256(repr(sorted(document.items(), key=lambda item: item[0])).encode()).hexdigest()[:8]
-    return f"{_stamp(document)} {digest}"
+    digest = hashlib.sha256()
+    for name in sorted(document):
+        for piece in _pieces(document[name]):  # piece by piece: all at once would hold the interpreter
+            digest.update(f"{name}{piece!r}".encode())
+    return f"{_stamp(document)} {digest.hexdigest()[:8]}"
+
+
+def _pieces(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.items()
+    return value if isinstance(value, list) else [value]
 
 
 def _stamp(document: Mapping[str, Any]) -> str:
@@ -162,21 +171,29 @@ class MongoSource(MongoPlace):
 
     def _documents(self) -> Any:
         if self._client is None or self._owner != os.getpid():  # a client does not survive a fork
-            self._client, self._owner = pymongo.MongoClient(self.url, **_given(self.url)), os.getpid()
+            self._client, self._owner = self._opened(), os.getpid()
         return self._client[self.database][self.collection]
 
+    def _opened(self) -> Any:
+        return pymongo.MongoClient(self.url, **_given(self.url))
+
     def _follow(self, changed: Callable[[], None], stops: threading.Event) -> None:
-        while not stops.is_set():
-            try:
-                if not has_change_streams(self._documents().database.client.admin.command("hello")):
-                    return
-                with self._documents().watch(self.pipeline(), max_await_time_ms=1000) as stream:
-                    changed()  # what was written before is not told
-                    while not stops.is_set() and stream.alive:
-                        if stream.try_next() is not None:
-                            changed()
-            except (PyMongoError, OSError):
-                stops.wait(_PAUSE)
+        """Follow the change stream by a client of its own, which belongs to the thread."""
+        with self._opened() as client:
+            while not stops.is_set():
+                try:
+                    if not has_change_streams(client.admin.command("hello")):
+                        return
+                    self._follow_stream(client[self.database][self.collection], changed, stops)
+                except (PyMongoError, OSError):
+                    stops.wait(_PAUSE)
+
+    def _follow_stream(self, documents: Any, changed: Callable[[], None], stops: threading.Event) -> None:
+        with documents.watch(self.pipeline(), max_await_time_ms=1000) as stream:
+            changed()  # what was written before is not told
+            while not stops.is_set() and stream.alive:
+                if stream.try_next() is not None:
+                    changed()
 
 
 class AsyncMongoSource(MongoPlace):

@@ -18,9 +18,10 @@ from typing import Any
 
 from ratekit.core.errors import ConfigurationError, DatabaseUnavailable, MissingExtraError, SourceUnavailable
 from ratekit.rules.sources.contract import Loaded, Stop
+from ratekit.rules.sources.contract import Text as JsonText
 
 try:
-    from sqlalchemy import Connection, Table, delete, func, insert, select
+    from sqlalchemy import Connection, Table, Text, cast, delete, func, insert, select
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.pool import NullPool
 except ImportError:
@@ -67,8 +68,9 @@ class SqlSource:
                 return self._rows(connection, known, pace)
             if f"document {version}" == known:
                 return None
-            row = connection.execute(select(documents.c.document, documents.c.version).where(self._is_mine())).one()
-            return Loaded(row.document, f"document {row.version}")
+            as_text = cast(documents.c.document, Text)  # a driver would parse it whole, and hold the interpreter meanwhile
+            content, version = connection.execute(select(as_text, documents.c.version).where(self._is_mine())).one()
+            return Loaded(JsonText(content, "json"), f"document {version}")
 
     def watch(self, changed: Callable[[], None]) -> Stop | None:
         """Only look: a look is one query by a primary key."""
@@ -164,7 +166,10 @@ def _is_of_rule(row: dict[str, Any], own: set[int]) -> bool:
 
 
 def _digest(*parts: list[dict[str, Any]]) -> str:
-    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()[:8]
+    digest = hashlib.sha256()
+    for row in (row for part in parts for row in (*part, None)):  # row by row: all at once would hold the interpreter
+        digest.update(json.dumps(row, default=str).encode())
+    return digest.hexdigest()[:8]
 
 
 def sql_source(url: str, options: dict[str, str], service: str | None, interval: float | None) -> SqlSource:

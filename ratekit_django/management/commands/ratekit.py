@@ -50,7 +50,10 @@ def run(arguments: Sequence[str]) -> int:
             raise
         raise CommandError(str(MissingExtraError("manage.py ratekit", "cli")), returncode=2) from None
     try:
+        from ratekit_django.listing import limits
+
         at = "ratekit_django.declared_limits:declared"
-        return hosted.run(arguments, hosted.Host("manage.py ratekit", conf.store_url, conf.prefix, declared, at))
+        host = hosted.Host("manage.py ratekit", conf.store_url, conf.prefix, declared, at)
+        return hosted.run(arguments, host, [limits])
     except ConfigurationError as error:
         raise CommandError(str(error), returncode=2) from None

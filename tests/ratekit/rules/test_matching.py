@@ -60,7 +60,8 @@ def _host_fits(wanted: str, host: str) -> bool:
 def indexed(candidates: list[Candidate], asked: dict) -> tuple[int, ...]:
     index = Index(candidates)
     headers = tuple(asked["headers"].get(name) for name in index.header_names)
-    return index.find(Facts(asked["method"], asked["path"], asked["endpoint"], asked["host"], headers))
+    endpoints = (asked["endpoint"],) if asked["endpoint"] else ()
+    return index.find(Facts(asked["method"], asked["path"], endpoints, asked["host"], headers))
 
 
 @settings(max_examples=600)

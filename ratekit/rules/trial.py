@@ -1,0 +1,77 @@
+"""What a document says of one request, without a store: which rule, who asks, which limits, at what cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ratekit.core.errors import DocumentError
+from ratekit.core.modes import RateLimitMode
+from ratekit.limiter.limiters import RateLimiter
+from ratekit.rules.checks import Found, Front, read_found
+from ratekit.rules.compiled import compile_document
+from ratekit.rules.document import Document
+from ratekit.rules.keys import subject_of_key
+from ratekit.stores.memory import MemoryStore
+from ratekit.web.answers import ErrorResponse
+from ratekit.web.client_address import TrustedProxies
+from ratekit.web.drivers import arun
+from ratekit.web.identity import KeyFunction, client_ip
+from ratekit.web.requests import AsgiRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a rule says of a request."""
+
+    found: Found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as values for JSON."""
+        rule = self.found.rule
+        return {
+            "rule": rule.name,
+            "endpoint": rule.endpoint,
+            "key": str(self.found.key),
+            "subject": subject_of_key(self.found.key),
+            "limits": [str(limit) for limit in rule.policy_of(self.found.limits).limits],
+            "cost": self.found.cost,
+            "mode": str(self.found.mode),
+            "on_outage": str(rule.on_outage or "as the limiter does"),
+        }
+
+    def lines(self) -> list[str]:
+        """Return it as lines for people."""
+        return [
+            f"{name:<9} {', '.join(value) if isinstance(value, list) else value}" for name, value in self.as_dict().items()
+        ]
+
+
+def try_request(
+    document: Document,
+    service: str | None,
+    method: str,
+    target: str,
+    headers: Sequence[tuple[str, str]],
+    body: bytes,
+    address: str,
+) -> list[Outcome]:
+    """Return what the rules that apply say of a request; nothing if it is not limited. Raises DocumentError."""
+    import asyncio
+
+    compiled = compile_document(document, service)
+    path, _, query = target.partition("?")
+    lines = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    scope = {"type": "http", "method": method, "path": path, "query_string": query.encode(), "headers": lines}
+    request = AsgiRequest(scope | {"client": (address, 1)}, TrustedProxies())
+
+    def load_body(by: KeyFunction) -> None:
+        request.body = body
+
+    front = Front("ratelimit", client_ip(), compiled.applies_all)
+    flow = read_found(compiled.find(request), request, front, RateLimitMode.ON, load_body)
+    found = asyncio.run(arun(flow, RateLimiter(MemoryStore())))  # type: ignore[arg-type] # no store is asked
+    if isinstance(found, ErrorResponse):
+        raise DocumentError([f"the request is answered with {found.status}: {found.body.decode()}"])
+    return [Outcome(one) for one in found]

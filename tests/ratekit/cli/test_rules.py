@@ -1,0 +1,115 @@
+"""The commands rules …: for CI, for reviews, and for who wants to know what a request would meet."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import pytest
+
+from support.rule_documents import SERVICE
+
+OLD = """
+plans: {pro: 100/s}
+rules:
+- name: chat
+  match: {method: POST, path: "/v1/{tenant}/chat"}
+  by: {tenant: path:tenant, model: json:model}
+  limits: {rps: 20, rpm: 1000}
+  custom: {"tenant:acme:model:a": 5/s, "tenant:old:*": {plan: pro}}
+- {name: gone, match: {path: /gone}, limits: 1/s}
+- {name: same, match: {path: /same}, limits: 1/s}
+"""
+NEW = """
+rules:
+- name: chat
+  match: {method: POST, path: "/v1/{tenant}/chat"}
+  by: {tenant: path:tenant, model: json:model}
+  limits: {rps: 20, rpm: 500}
+  custom: {"tenant:acme:model:a": 9/s, "tenant:new:model:b": 1/s}
+- {name: fresh, match: {path: /fresh}, limits: 1/s}
+- {name: same, match: {path: /same}, limits: 1/s}
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    old, new, bad = (tmp_path / name for name in ("old.yaml", "new.yaml", "bad.yaml"))
+    old.write_text(OLD)
+    new.write_text(NEW)
+    bad.write_text("rules: [{limits: 1/s}, {limits: many, nmae: x}]")
+    return str(old), str(new), str(bad)
+
+
+def test_validate_tells_every_fault_and_has_an_exit_code_for_ci(ratekit, files):
+    old, new, bad = files
+    assert (ratekit("rules", "validate", old, new).code, ratekit("rules", "validate", old, bad).code) == (0, 1)
+    lines = ratekit("rules", "validate", old, bad).out.splitlines()
+    assert lines[0].startswith(f"{bad}: rules[1].limits: rate 'many' is not a limit")
+    assert lines[1] == f"{bad}: rules[1].nmae: unknown field; did you mean 'name'?"
+    assert lines[2] == f"{old}: ok"
+    assert len(ratekit("rules", "validate", bad, "--json").json[bad]) == 2
+    assert ratekit("rules", "validate", "no-such.yaml").code == 1
+
+
+def test_show_has_version_origin_and_each_rule(ratekit, files):
+    told = ratekit("rules", "show", files[0])
+    lines = told.out.splitlines()
+    assert lines[0] == f"origin   {files[0]}"
+    assert lines[2] == "rules    3, apply first"
+    assert lines[5].split()[:3] == ["chat", "POST", "/v1/{tenant}/chat"]
+    assert ratekit("rules", "show", files[0], "--json").json["document"]["plans"] == {"pro": ["100/s"]}
+
+
+def test_diff_says_who_gets_more_and_who_less(ratekit, files):
+    found = {(row["rule"], row["key"]): row for row in ratekit("rules", "diff", *files[:2], "--json").json}
+    assert {where: row["kind"] for where, row in found.items()} == {
+        ("chat", "tenant:acme:model:a"): "more",
+        ("chat", "tenant:old:*"): "otherwise",
+        ("chat", "tenant:new:model:b"): "otherwise",
+        ("chat", "everybody else"): "less",
+        ("fresh", "everybody else"): "less",
+        ("gone", "everybody else"): "more",
+    }
+    assert found["chat", "tenant:acme:model:a"]["before"] == "5/s"
+    assert found["gone", "everybody else"]["after"] == "unlimited"
+    assert ratekit("rules", "diff", files[0], files[0]).out == "no limit changes\n"
+
+
+def test_push_and_pull_copy_a_document(ratekit, files, redis_server, tmp_path):
+    url = f"{redis_server.url}/0?rules=chat"
+    assert ratekit("rules", "push", files[0], url).code == 0
+    pulled = tmp_path / "pulled.yaml"
+    pulled.write_text(ratekit("rules", "pull", url).out)
+    assert ratekit("rules", "diff", files[0], str(pulled)).out == "no limit changes\n"
+    assert ratekit("rules", "push", files[2], url).code == 2, "a document that makes no sense is not written"
+    assert ratekit("rules", "diff", files[0], url).out == "no limit changes\n"
+    assert ratekit("rules", "show", "redis://127.0.0.1:1/0").code == 3
+
+
+def test_test_says_which_rule_key_and_limits_a_request_has(ratekit, files):
+    asked = ["rules", "test", files[0], "--request", "POST /v1/acme/chat", "--body", '{"model": "a"}']
+    (told,) = ratekit(*asked, "--json").json
+    assert (told["rule"], told["key"], told["limits"], told["mode"]) == (
+        "chat",
+        "tenant:acme:model:a",
+        ["post-1s=5/s"],
+        "on",
+    )
+    assert told["subject"] != told["key"], "what clients send is hashed"
+    (other,) = ratekit("rules", "test", files[0], "--request", "POST /v1/acme/chat", "--json").json
+    assert (other["key"], other["limits"]) == ("ip:192.0.2.1", ["post-rps=20/s", "post-rpm=1000/min"])
+    free = ratekit("rules", "test", files[0], "--request", "/free", "--header", "X-A: b")
+    assert (free.code, free.out) == (1, "allowed: no rule limits it\n")
+    assert ratekit("rules", "test", files[0], "--request", "/free", "--header", "bad").code == 2
+
+
+def test_schema_is_that_of_the_model(ratekit):
+    jsonschema.Draft202012Validator(json.loads(ratekit("rules", "schema").out)).validate(SERVICE)
+
+
+def test_explain_takes_the_limits_of_a_document(ratekit, files, url):
+    told = ratekit("explain", "POST /v1/acme/chat", "tenant:acme:model:a", "--rules", files[0], "--json").json
+    assert told["limits"][0]["max_requests"] == 5
+    assert told["rule"].startswith("chat, version ")
+    assert files[0] in told["rule"]
