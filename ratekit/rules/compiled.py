@@ -32,7 +32,6 @@ _MOST_FOUND, _LONGEST_FOUND = 4096, 400
 _FOREVER = float("inf")
 _NO_SLOTS = "a concurrency limit holds its slot until the response has ended: use RuleMiddleware, which frees it"
 _NONE: dict[str, Temporary] = {}
-_new = tuple.__new__  # faster than the constructor of a named tuple
 
 
 class Temporary(NamedTuple):
@@ -103,7 +102,9 @@ class CompiledRules:
         self.lookups = 0
         self.misses = 0
         self._options: dict[int, DocumentRule] = {}  # by the identity of the rule that they stand for
-        self._found: Cache[Facts, tuple[DocumentRule, ...]] = Cache(self._look, _MOST_FOUND, _is_short)
+        # Whether nothing but the method and the path of a request says which rules it has.
+        self.is_by_path = not self.index.by_host and not self.index.header_names
+        self._found: Cache[tuple[Any, ...], tuple[DocumentRule, ...]] = Cache(self._look, _MOST_FOUND, _is_short)
 
     def find(self, request: FrontRequest, endpoints: tuple[str, ...] = ()) -> tuple[DocumentRule, ...]:
         """Return the rules of a request, in the order in which they are asked. Without endpoints, its path is its name."""
@@ -111,17 +112,12 @@ class CompiledRules:
         host = request.header("host") if index.by_host else None
         headers = tuple(map(request.header, index.header_names)) if index.header_names else ()
         self.lookups += 1
-        return self._found[_new(Facts, (request.method, request.path, endpoints, host, headers))]
-
-    @property
-    def is_by_path(self) -> bool:
-        """Whether nothing but the method and the path of a request says which rules it has."""
-        return not self.index.by_host and not self.index.header_names
+        return self._found[request.method, request.path, endpoints, host, headers]
 
     def at(self, method: str, path: str) -> tuple[DocumentRule, ...]:
         """Return the rules of a method and a path, where nothing else counts."""
         self.lookups += 1
-        return self._found[_new(Facts, (method, path, (), None, ()))]
+        return self._found[method, path, (), None, ()]
 
     def of_endpoint(self, endpoint: str) -> tuple[DocumentRule, ...]:
         """Return the rules of an endpoint, where there is no request."""
@@ -130,9 +126,10 @@ class CompiledRules:
 
     def of_path(self, method: str, path: str) -> tuple[DocumentRule, ...]:
         """Return the rules of a method and a path, or of an endpoint, where nothing else of a request is known."""
-        return self._look(Facts(method, path, (path,), None, (None,) * len(self.index.header_names)))
+        return self._look((method, path, (path,), None, (None,) * len(self.index.header_names)))
 
-    def _look(self, facts: Facts) -> tuple[DocumentRule, ...]:
+    def _look(self, key: tuple[Any, ...]) -> tuple[DocumentRule, ...]:
+        facts = Facts(*key)
         self.misses += 1
         rules = [self.rules[position] for position in self.index.find(facts)]
         if (facts.method or "").upper() == "OPTIONS":
@@ -147,7 +144,7 @@ class CompiledRules:
         return made or self._options.setdefault(id(rule), _with_policy(replace(rule, qualifier=OPTIONS, own_policy=None)))
 
 
-def _is_short(facts: Facts, _: object) -> bool:
+def _is_short(facts: tuple[Any, ...], _: object) -> bool:
     """Whether what was looked up is short enough to be kept: clients choose it, and a cache of long texts is too large."""
     if len(facts[0] or "") + len(facts[1] or "") > _LONGEST_FOUND:
         return False

@@ -115,7 +115,8 @@ class Rules:
     @property
     def compiled(self) -> CompiledRules:
         """The rules in force. They do not change: the next ones are another object."""
-        self.follow()
+        if self._waited is not None:
+            self.follow()
         return self._in_force.compiled
 
     @property
