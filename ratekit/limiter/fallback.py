@@ -30,7 +30,7 @@ class Fallback:
         if self.on_outage is OnOutage.LOCAL:
             from ratekit.limiter.local_share import LocalFallback  # few want it, and it takes its time to load
 
-            self.local = LocalFallback(_checked_instances(instances))
+            self.local = LocalFallback(checked_instances(instances))
         self._logged: dict[str, float] = {}
 
     def answer(self, call: Call, outage: Outage) -> Sequence[int]:
@@ -60,7 +60,8 @@ class Fallback:
         log("the store cannot decide (%s); on_outage is %s", outage, self.on_outage)
 
 
-def _checked_instances(instances: int | None) -> int:
+def checked_instances(instances: int | None) -> int:
+    """Return by how many processes a limit is shared: RATE_LIMIT_INSTANCES by default."""
     value = os.environ.get(INSTANCES_VARIABLE, "1") if instances is None else str(instances)
     if not value.isdecimal() or int(value) < 1:
         raise ConfigurationError(f"instances {value!r} is not a whole number above 0")

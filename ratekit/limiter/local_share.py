@@ -117,7 +117,7 @@ class LocalFallback:
 
     def _shares(self, call: Call, seen: Seen | None) -> tuple[Limit, ...]:
         if seen is None:
-            return tuple(_part_of(limit, limit.max_requests, self._instances) for limit in call.compiled.limits)
+            return tuple(part_of(limit, limit.max_requests, self._instances) for limit in call.compiled.limits)
         return tuple(self._share(limit, seen.of(index)) for index, limit in enumerate(call.compiled.limits))
 
     def _share(self, limit: Limit, figures: Sequence[int]) -> Limit:
@@ -126,7 +126,7 @@ class LocalFallback:
         if flags & UNLIMITED:
             return replace(limit, max_requests=MOST_REQUESTS, burst=None if limit.burst is None else MOST_REQUESTS)
         overridden = flags & OVERRIDDEN and limit.algorithm is not Algorithm.TOKEN_BUCKET
-        return _part_of(limit, most if overridden else limit.max_requests, self._instances)
+        return part_of(limit, most if overridden else limit.max_requests, self._instances)
 
     def _follow(self, store: Any, call: Call, local: Call, seen: Seen) -> None:
         """Put the local state where the store's was: the same part of it used, rounded up, for as long."""
@@ -169,7 +169,8 @@ def _opened_at(limit: Limit, at_us: int, reset_us: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _part_of(limit: Limit, max_requests: int, instances: int) -> Limit:
+def part_of(limit: Limit, max_requests: int, instances: int) -> Limit:
+    """Return one process's share of a limit with some maximum."""
     burst = None if limit.burst is None else max(1, limit.burst // instances)
     share = min(max_requests, max(1, max_requests // instances))  # 0 blocks, here too
     return replace(limit, max_requests=share, burst=burst if share else None, _blocking=share == 0)

@@ -1,0 +1,236 @@
+"""The clients: what the service decides, both colours, and what happens while it is away."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import pickle
+import threading
+import time
+from typing import Any
+
+import httpx2
+import pytest
+import uvicorn
+
+from ratekit import ConfigurationError, Limit, RateLimitUnavailable
+from ratekit.client import AsyncRateKitClient, Check, RateKitClient, ServiceError
+from ratekit.client.answers import wait_of
+from ratekit_service import Settings, create_app
+from support import databases
+from support.servers import free_port, wait_until
+
+TOKEN = "a-token-for-administration"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    """The service behind a real server, with plans and a key."""
+    port = free_port()
+    database = databases.new_database("sqlite", tmp_path_factory.mktemp("client"))
+    chosen = {"store_url": "memory://client", "admin_token": TOKEN, "log_checks": "none", "tracing": "off"}
+    app = create_app(Settings(database_url=database, **chosen))
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None, access_log=False))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    wait_until(lambda: server.started, "the server does not start")
+    url = f"http://127.0.0.1:{port}"
+    with httpx2.Client(base_url=url, headers={"authorization": f"Bearer {TOKEN}"}, timeout=20) as admin:
+        tenant = admin.post("/v1/admin/tenants", json={"name": "acme"}).json()["id"]
+        plans = {"pro": ["3/h"], "quick": ["2/300ms"]}
+        ids = {
+            name: admin.post("/v1/admin/plans", json={"tenant_id": tenant, "name": name, "limits": limits}).json()["id"]
+            for name, limits in plans.items()
+        }
+        slots = {"tenant_id": tenant, "name": "slots", "algorithm": "concurrency", "limit": 1, "stale_after_seconds": 60}
+        ids["slots"] = admin.post("/v1/admin/plans", json=slots).json()["id"]
+        body = {"tenant_id": tenant, "name": "app", "plan_id": ids["pro"]}
+        yield url, admin.post("/v1/admin/keys", json=body).json()["key"], ids
+    server.should_exit = True
+    thread.join(20)
+
+
+class Waiting:
+    """An awaiting client as a waiting one, on an event loop of its own."""
+
+    def __init__(self, client: AsyncRateKitClient) -> None:
+        self._client = client
+        self._runner = asyncio.Runner()
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._client, name)
+
+        def call(*given: Any, **options: Any) -> Any:
+            answer = method(*given, **options)
+            return self._runner.run(answer) if inspect.iscoroutine(answer) else _Block(answer, self._runner)
+
+        return call
+
+    def close(self) -> None:
+        self._runner.run(self._client.aclose())
+        self._runner.close()
+
+
+class _Block:
+    def __init__(self, context: Any, runner: asyncio.Runner) -> None:
+        self._context, self._runner = context, runner
+
+    def __enter__(self) -> Any:
+        return self._runner.run(self._context.__aenter__())
+
+    def __exit__(self, *given: object) -> Any:
+        return self._runner.run(self._context.__aexit__(*given))
+
+
+def made(colour: str, url: str, key: str, **options: Any) -> Any:
+    kind = RateKitClient if colour == "sync" else AsyncRateKitClient
+    client = kind(url, key, **{"deadline": 5.0, **options})
+    return client if colour == "sync" else Waiting(client)
+
+
+@pytest.fixture(params=["sync", "async"])
+def colour(request):
+    return request.param
+
+
+@pytest.fixture
+def client(service, colour):
+    client = made(colour, service[0], service[1])
+    yield client
+    client.close()
+
+
+def test_client_gets_what_the_service_decides(client, service, colour):
+    answers = [client.check(f"r-{colour}", "user:1") for _ in range(4)]
+    assert [answer.allowed for answer in answers] == [True, True, True, False]
+    assert [answer.remaining for answer in answers] == [2, 1, 0, 0]
+    assert (answers[0].retry_after, answers[0].limit, answers[0].rule) == (0, 3, "pro/3600s")
+    assert 3590 < answers[3].retry_after <= 3600
+    assert client.check(f"r-{colour}", "user:1", cost=9).retry_after is None
+
+
+def test_peek_charge_refund_and_batches(client, colour):
+    resource = f"p-{colour}"
+    assert client.peek(resource, "u").remaining == 3
+    client.charge(resource, "u", cost=2)
+    assert client.peek(resource, "u").remaining == 1
+    client.refund(resource, "u")
+    answers = client.check_batch([Check(resource, "u"), Check(resource, "u", cost=2), Check(resource, "v")])
+    assert [answer.allowed for answer in answers] == [True, False, True]
+
+
+def test_slot_is_held_for_a_block(client, service, colour):
+    plan = service[2]["slots"]
+    with client.slot(f"s-{colour}", "u", plan_id=plan) as first:
+        assert first.allowed
+        assert client.renew(first.slot)
+        assert not client.check(f"s-{colour}", "u", plan_id=plan).allowed
+    with pytest.raises(ZeroDivisionError), client.slot(f"s-{colour}", "u", plan_id=plan) as second:
+        1 / (not second.allowed)
+    assert client.check(f"s-{colour}", "u", plan_id=plan).allowed
+
+
+def test_refused_check_is_repeated_when_the_service_says_so(client, service, colour):
+    plan = service[2]["quick"]
+    for _ in range(2):
+        assert client.check(f"w-{colour}", "u", plan_id=plan).allowed
+    begun = time.monotonic()
+    assert client.check(f"w-{colour}", "u", plan_id=plan, wait=5).allowed
+    assert 0.05 < time.monotonic() - begun < 3
+    begun = time.monotonic()
+    assert not client.check(f"r2-{colour}", "u", cost=4, wait=5).allowed
+    assert time.monotonic() - begun < 1
+
+
+def test_request_that_the_service_refuses_is_an_error_that_names_the_field(client, service, colour):
+    with pytest.raises(ServiceError) as raised:
+        client.check("r", "u", plan_id="plan_x")
+    assert (raised.value.status, raised.value.field) == (404, "plan_id")
+    assert pickle.loads(pickle.dumps(raised.value)).field == "plan_id"
+    wrong = made(colour, service[0], "nonsense")
+    with pytest.raises(ServiceError) as raised:
+        wrong.check("r", "u")
+    assert raised.value.status == 401
+    wrong.close()
+
+
+def test_service_that_is_away_is_treated_as_on_outage_says(colour):
+    url = f"http://127.0.0.1:{free_port()}"
+    client = made(colour, url, "k")
+    answer = client.check("r", "u")
+    assert (answer.allowed, answer.degraded) == (True, "connection")
+    assert [one.allowed for one in client.check_batch([Check("r", "u")] * 2)] == [True, True]
+    client.close()
+    client = made(colour, url, "k", on_outage="closed")
+    with pytest.raises(RateLimitUnavailable):
+        client.check("r", "u")
+    client.close()
+    client = made(colour, url, "k", on_outage="local", fallback=Limit(6, 60), instances=2)
+    assert [client.check("r", "u").allowed for _ in range(5)] == [True] * 3 + [False] * 2
+    client.close()
+
+
+def test_service_that_is_down_costs_nothing_and_is_tried_again(service, colour):
+    tries = []
+
+    class Down(httpx2.BaseTransport, httpx2.AsyncBaseTransport):
+        is_down = True
+
+        def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+            tries.append(1)
+            if self.is_down:
+                raise httpx2.ConnectTimeout("no answer")
+            return httpx2.Response(200, json={"allowed": True, "remaining": 1, "limit": 2, "reset_at": 0.0})
+
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            return self.handle_request(request)
+
+    transport = Down()
+    client = made(colour, "http://service", "k", transport=transport)
+    for _ in range(200):
+        assert client.check("r", "u").degraded == "timeout"
+    assert len(tries) < 20
+    transport.is_down = False
+    wait_until(lambda: client.check("r", "u").degraded is None, "it was not tried again")
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(500, b"oops"), (503, b"{}"), (429, b'{"detail":"too much"}'), (200, b"[]"), (502, b"<html>")]
+)
+def test_answer_that_is_no_decision_is_an_outage_or_an_error_never_a_crash(colour, status, body):
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(status, content=body)
+
+    client = made(colour, "http://service", "k", transport=httpx2.MockTransport(answer))
+    if status == 200:
+        with pytest.raises(ServiceError):
+            client.check("r", "u")
+    else:
+        found = client.check("r", "u")
+        assert (found.allowed, found.degraded) == (True, f"status {status}")
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"deadline": 0}, "deadline 0"),
+        ({"on_outage": "panic"}, "on_outage 'panic'"),
+        ({"on_outage": "local"}, "needs a fallback"),
+        ({"fallback": Limit(1, 60)}, "needs a fallback"),
+        ({"on_outage": "local", "fallback": Limit(1, 60), "instances": 0}, "instances '0'"),
+    ],
+)
+def test_nonsense_is_refused_by_name(options, named):
+    with pytest.raises(ConfigurationError, match=named):
+        RateKitClient("http://service", "k", **options)
+    with pytest.raises(ConfigurationError, match="api_key"):
+        RateKitClient("http://service", "a\nb")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [(None, 1), ("", 1), ("7", 7), ("-3", 0), ("soon", 1), ("Thu, 01 Jan 1970 00:00:00 GMT", 0)]
+)
+def test_retry_after_is_read_as_a_number_or_a_date(text, seconds):
+    assert wait_of(text) == seconds

@@ -1,0 +1,139 @@
+"""The database stopped, the store stopped, both back: checks go on, and nothing has to be restarted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from support import databases, servers
+from tests.ratekit_service.conftest import running
+
+
+async def until(condition, seconds: float = 15) -> None:
+    """Wait until a condition holds."""
+    end = time.monotonic() + seconds
+    while not await condition():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def postgres():
+    """A Postgres of its own, which may be stopped."""
+    server = databases.Postgres()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def redis():
+    """A Redis of its own, which may be stopped."""
+    server = servers.start_server(servers.wheel_server())
+    yield server
+    servers.stop_server(server)
+
+
+async def test_checks_go_on_while_the_database_is_away(postgres, redis_server):
+    async with running(postgres.new_database(), redis_server.url) as service:
+        caller = await service.caller(limits=["1000/min"])
+        postgres.stop()
+        assert await caller.statuses(20) == [200] * 20
+        problem = await service.admin("POST", "/tenants", {"name": "other"}, 503)
+        assert "the database does not answer" in problem["detail"]
+        ready = (await service.client.get("/v1/ready")).json()
+        assert (ready["status"], ready["database"], ready["store"]) == ("degraded", "down", "up")
+        assert "ratekit_database_up 0.0" in (await service.client.get("/metrics")).text
+        assert await caller.statuses(20) == [200] * 20
+        postgres.start()
+
+        async def is_back() -> bool:
+            return (await service.client.get("/v1/ready")).json()["database"] == "up"
+
+        await until(is_back)
+        await service.admin("PATCH", f"/plans/{caller.plan_id}", {"limits": ["1/min"]})
+        assert (await caller.check()).status_code == 429
+
+
+async def test_hot_path_sends_nothing_to_the_database(tmp_path):
+    from sqlalchemy import event
+
+    async with running(databases.new_database("sqlite", tmp_path), poll_seconds=3600) as service:
+        caller = await service.caller(limits=["5/min"])
+        await asyncio.sleep(0.6)  # the overrides' copies are compared once
+        statements = []
+        event.listen(service.service.database.engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+        await caller.statuses(10)
+        await caller.post("/v1/check/batch", {"checks": [{"resource": "r", "subject": "s"}]})
+        await caller.post("/v1/peek", {"resource": "r", "subject": "s"})
+        seen = [statement for statement in statements if "api_keys" in statement or "plans" in statement]
+        assert seen == []
+
+
+async def test_service_that_starts_before_its_database_is_ready_when_it_is_there(postgres, redis_server):
+    url = postgres.new_database()
+    postgres.stop()
+    async with running(url, redis_server.url) as service:
+        assert (await service.client.get("/v1/health")).status_code == 200
+        assert (await service.client.get("/v1/ready")).status_code == 503
+        body = {"resource": "r", "subject": "s"}
+        assert (await service.client.post("/v1/check", json=body, headers={"x-api-key": "x"})).status_code == 401
+        postgres.start()
+
+        async def is_ready() -> bool:
+            return (await service.client.get("/v1/ready")).status_code == 200
+
+        await until(is_ready)
+        caller = await service.caller()
+        assert await caller.statuses(4) == [200] * 3 + [429]
+
+
+@pytest.mark.parametrize(
+    ("on_outage", "statuses"), [("open", [200] * 5), ("closed", [503] * 5), ("local", [200] * 3 + [429] * 2)]
+)
+async def test_plan_says_what_happens_while_the_store_is_away(redis, tmp_path, on_outage, statuses):
+    async with running(databases.new_database("sqlite", tmp_path), redis.url, deadline=0.05) as service:
+        caller = await service.caller(limits=["3/min"], on_outage=on_outage)
+        await service.admin("GET", "/tenants")
+        redis.process.kill()
+        redis.process.wait()
+        assert await caller.statuses(5) == statuses
+        answer = await caller.check(subject="other")
+        assert answer.json()["degraded"]
+        assert "x-ratelimit-limit" not in answer.headers or on_outage == "local"
+        batch = await caller.post("/v1/check/batch", {"checks": [{"resource": "r", "subject": "s"}] * 2})
+        assert batch.status_code == (503 if on_outage == "closed" else 200)
+        ready = (await service.client.get("/v1/ready")).json()
+        assert (ready["status"], ready["store"] != "up") == ("degraded", True)
+        back = servers.start_server(redis.executable, port=redis.port)
+        try:
+
+            async def is_back() -> bool:
+                answer = await caller.check(subject="after")
+                return answer.status_code in (200, 429) and answer.json()["degraded"] is None
+
+            await until(is_back)
+        finally:
+            servers.stop_server(back)
+
+
+async def test_override_is_in_force_again_when_the_store_comes_back_empty(redis, tmp_path):
+    async with running(databases.new_database("sqlite", tmp_path), redis.url, deadline=0.05) as service:
+        caller = await service.caller(limits=["3/min"])
+        place = {"tenant_id": caller.tenant_id, "resource": "GET:/orders", "subject": "user:42"}
+        await service.admin("PUT", "/overrides", {**place, "max_requests": 99})
+        assert (await caller.check()).json()["limit"] == 99
+        redis.process.kill()
+        redis.process.wait()
+        made = await service.admin("PUT", "/overrides", {**place, "max_requests": 77})
+        assert made["in_force"] is False
+        back = servers.start_server(redis.executable, port=redis.port)
+        try:
+
+            async def is_back() -> bool:
+                return (await caller.check(cost=0)).json().get("limit") == 77
+
+            await until(is_back)
+        finally:
+            servers.stop_server(back)
