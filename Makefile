@@ -1,13 +1,13 @@
 # From a bare clone, with Python 3.11 or later, make and pip:  make demo   make test
 PYTHON ?= python3
-PORT ?= 8000
+PORT ?= 8080
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet
 # Two stages of one environment: the demo waits for little, the tests for everything.
 DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
-DEMO_NEEDS := '.[fastapi,redis]' 'uvicorn>=0.40'
+DEMO_NEEDS := '.[service]'
 TEST_NEEDS := '.[redis,fastapi,django,drf,ninja,flask,cli,mysql,mongo,grpc,service,client,otlp]' --group dev
 WORKERS ?= auto
 
@@ -31,8 +31,8 @@ $(READY): pyproject.toml | $(VENV)/.made
 	$(PIP) --editable $(TEST_NEEDS)
 	@touch $@ $(DEMO)
 
-demo: $(DEMO)  ## Run a small API with one limited route (PORT=8000).
-	@$(BIN)/python example_projects/fastapi_quickstart/main.py --port $(PORT)
+demo: $(DEMO)  ## Run the check service with a tenant to try (PORT=8080).
+	@$(BIN)/ratekit serve --demo --port $(PORT)
 
 dev: $(READY)  ## Install all that the tests, the linters and the benchmarks need.
 

@@ -131,6 +131,11 @@ def check_plan(connection: Connection, tenant_id: str, plan_id: str | None, fiel
         raise not_found("plan", field=field)
 
 
+def without_null(values: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return values without those of some names that are null: they cannot be taken away."""
+    return {name: value for name, value in values.items() if value is not None or name not in names}
+
+
 def _key_value(column: Any, text: str) -> Any:
     """Return the value of a key; a number for a key that is one, and one that nobody has if it is not."""
     if column.type.python_type is not int:

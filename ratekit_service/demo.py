@@ -32,7 +32,7 @@ ratekit is listening on {url}
   admin token         {token}
   demo key            {key}
 
-Allowed ten times, then refused; two more every second:
+Allowed ten times in ten seconds, then refused:
   for i in $(seq 12); do curl -s -o /dev/null -w '%{{http_code}} ' {url}/v1/check -H 'x-api-key: {key}' \\
     -H 'content-type: application/json' -d '{{"resource":"GET:/orders","subject":"user:42"}}'; done; echo
 
@@ -74,7 +74,7 @@ def _seed(write: Write, pepper: str) -> NewKey:
     for name, definition in PLANS.items():
         values = {"id": new_id("plan"), "tenant_id": tenant_id, "name": name, "definition": definition}
         plans[name] = write.insert(schema.plans, "plan", values)
-    write.update(schema.tenants, "tenant", tenant_id, {"default_plan_id": plans["token_bucket"]})
+    write.update(schema.tenants, "tenant", tenant_id, {"default_plan_id": plans["fixed_window"]})
     rule = {"tenant_id": tenant_id, "client_key": "*", "endpoint": "*", "algorithm": "token_bucket"}
     write.insert(schema.rules, "rule", {**rule, "max_requests": 60, "window_secs": 60, "burst_size": 10})
     made = make_key("test", pepper)

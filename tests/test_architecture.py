@@ -30,9 +30,11 @@ FRAMEWORKS = {
     "ddtrace",
     "flask",
     "werkzeug",
+    "httpx2",
 }
 # Of what has a home within ratekit: Flask's front is a folder of it, and its command is one of click's.
 HOMES = {
+    "httpx2": ("ratekit.client",),
     "click": ("ratekit.cli", "ratekit.flask"),
     "ddtrace": ("ratekit.telemetry",),
     "flask": ("ratekit.flask",),

@@ -25,11 +25,11 @@ class NewKey(Body):
 
 
 class KeyChange(Body):
-    """What changes; null takes the plan or the expiry away."""
+    """What changes; null takes the plan or the expiry away, and leaves the name and the scopes."""
 
-    name: Text = Field(default="")
+    name: Text | None = None
     plan_id: Id | None = None
-    scopes: Scopes = Field(default=[])
+    scopes: Scopes | None = None
     expires_at: Time | None = None
 
 

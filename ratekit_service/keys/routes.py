@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query
 from sqlalchemy import Connection, bindparam, or_, update
 
 from ratekit.database import schema
-from ratekit_service.administration import ADMIN_PROBLEMS, Admin, check_plan, find, find_tenant, page
+from ratekit_service.administration import ADMIN_PROBLEMS, Admin, check_plan, find, find_tenant, page, without_null
 from ratekit_service.database import Write
 from ratekit_service.keys.models import Key, KeyChange, MadeKey, NewKey, Rotation
 from ratekit_service.keys.secrets import make_key
@@ -97,7 +97,7 @@ def _create(write: Write, values: dict[str, Any], pepper: str) -> MadeKey:
 
 def _change(write: Write, key_id: str, body: KeyChange) -> Key:
     row = find(write.connection, schema.api_keys, "key", key_id)
-    given = body.model_dump(exclude_unset=True)
+    given = without_null(body.model_dump(exclude_unset=True), "name", "scopes")
     check_plan(write.connection, row["tenant_id"], given.get("plan_id"))
     write.update(schema.api_keys, "key", key_id, given)
     return _read(write.connection, key_id)

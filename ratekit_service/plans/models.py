@@ -48,7 +48,7 @@ class NewPlan(Definition):
 class PlanChange(Definition):
     """What changes. A new algorithm, or new limits, replace all numbers of the old one."""
 
-    name: Text = Field(default="")
+    name: Text | None = None
 
 
 class Plan(Row):

@@ -75,7 +75,7 @@ def _create(write: Write, body: NewPlan) -> Plan:
 def _change(write: Write, plan_id: str, body: PlanChange) -> Plan:
     row = find(write.connection, schema.plans, "plan", plan_id)
     given = body.model_dump(exclude_unset=True)
-    name = given.pop("name", "") or row["name"]
+    name = given.pop("name", None) or row["name"]
     kept = dict(row["definition"])
     if given.get("limits") is not None or given.get("algorithm") is not None:
         kept = {field: value for field, value in kept.items() if field not in {*NUMBERS, "limits", "algorithm"}}

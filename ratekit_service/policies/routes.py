@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from ratekit.core.errors import ConfigurationError
 from ratekit.database import schema
-from ratekit_service.administration import ADMIN_PROBLEMS, Admin, check_plan, find, find_tenant, new_id, page
+from ratekit_service.administration import ADMIN_PROBLEMS, Admin, check_plan, find, find_tenant, new_id, page, without_null
 from ratekit_service.database import Write
 from ratekit_service.models import After, Body, Id, Items, Page, Row, Text
 from ratekit_service.policies.resources import ResourcePattern
@@ -30,10 +30,10 @@ class NewPolicy(Body):
 
 
 class PolicyChange(Body):
-    """What changes; null takes the counter away."""
+    """What changes; null takes the counter away, and leaves the pattern and the plan."""
 
-    pattern: Text = Field(default="")
-    plan_id: Id = Field(default="")
+    pattern: Text | None = None
+    plan_id: Id | None = None
     counter: Text | None = None
 
 
@@ -95,7 +95,7 @@ def _create(write: Write, body: NewPolicy) -> Policy:
 
 def _change(write: Write, policy_id: str, body: PolicyChange) -> Policy:
     row = find(write.connection, schema.resource_policies, "resource policy", policy_id)
-    given = body.model_dump(exclude_unset=True)
+    given = without_null(body.model_dump(exclude_unset=True), "pattern", "plan_id")
     check_plan(write.connection, row["tenant_id"], given.get("plan_id"))
     _check_pattern(given.get("pattern", "*"))
     write.update(schema.resource_policies, "policy", policy_id, given)

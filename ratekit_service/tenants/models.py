@@ -38,7 +38,7 @@ class NewTenant(TenantSettings):
 class TenantChange(TenantSettings):
     """What changes; null goes back to the default."""
 
-    name: Text = Field(default="")
+    name: Text | None = None
     default_plan_id: Id | None = None
 
 
