@@ -29,24 +29,28 @@ class Target(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What was decided about a request. result is None where the mode is off."""
+    """What was decided about a request. result is None where the mode is off.
+
+    would_refuse: it passes only because its plan is monitored, or the limit that refuses it is a candidate.
+    """
 
     target: Target
     result: RateLimitResult | None
     mode: RateLimitMode
     config_version: int
+    allowed: bool = True
+    would_refuse: bool = False
     slot: str | None = None
 
-    @property
-    def allowed(self) -> bool:
-        """Whether the request may pass."""
-        return self.result is None or self.mode is not _ON or self.result.allowed
-
-    @property
-    def would_refuse(self) -> bool:
-        """Whether it passes only because its plan is monitored, or the limit that refuses it is a candidate."""
-        result = self.result
-        return result is not None and self.allowed and (not result.allowed or bool(_candidates(result)))
+    @classmethod
+    def of(
+        cls, target: Target, result: RateLimitResult, mode: RateLimitMode, config_version: int, slot: str | None
+    ) -> Decision:
+        """Return the decision that a result means in a mode."""
+        admits = result.allowed
+        allowed = admits or mode is not _ON
+        would_refuse = allowed and (not admits or bool(_candidates(result)))
+        return cls(target, result, mode, config_version, allowed, would_refuse, slot)
 
     @property
     def status(self) -> int:

@@ -173,7 +173,7 @@ class Decider:
         slot = None
         if call.slot is not None and result.allowed:
             slot = slots.text_of(slots.Slot(call.slot, target.plan.id, target.endpoint.partition(":")[2], target.subject))
-        decision = Decision(target, result, mode, version, slot)
+        decision = Decision.of(target, result, mode, version, slot)
         if not decision.allowed and call.operation in (CHECK, _ACQUIRE):
             self._violations.add(_violation(target, result))
         return decision
