@@ -32,7 +32,7 @@ from ratekit_service.telemetry.tracing import store_span
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
 
-_OFF = RateLimitMode.OFF
+_ON, _OFF = RateLimitMode.ON, RateLimitMode.OFF
 _ACQUIRE = Operation.ACQUIRE
 no_span = nullcontext()
 
@@ -187,6 +187,8 @@ def unavailable(error: RateLimitUnavailable) -> Problem:
 
 
 def _mode(target: Target) -> RateLimitMode:
+    if target.plan.mode is _ON and target.tenant.mode is _ON:
+        return get_rate_limit_mode()
     return weakest(get_rate_limit_mode(), target.plan.mode, target.tenant.mode)
 
 

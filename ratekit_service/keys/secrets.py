@@ -20,6 +20,8 @@ ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 KINDS = ("live", "test")
 ID_LENGTH, SECRET_LENGTH, CHECK_LENGTH = 12, 32, 6
 _LENGTH = len("rk_live_") + ID_LENGTH + 1 + SECRET_LENGTH + CHECK_LENGTH
+_PAIR = 62 * 62
+_PAIRS = [one + other for one in ALPHABET for other in ALPHABET]  # a checksum is made by three looks, not by six divisions
 _PREFIXES = tuple(f"rk_{kind}_" for kind in KINDS)
 _ID = slice(len("rk_live_"), len("rk_live_") + ID_LENGTH)
 
@@ -68,9 +70,6 @@ def is_same(text: str, salt: bytes, key_hash: bytes, pepper: str = "") -> bool:
 
 
 def _checksum(text: str) -> str:
-    number = zlib.crc32(text.encode())
-    digits = ""
-    for _ in range(CHECK_LENGTH):
-        number, digit = divmod(number, 62)
-        digits = ALPHABET[digit] + digits
-    return digits
+    rest, last = divmod(zlib.crc32(text.encode()), _PAIR)
+    first, middle = divmod(rest, _PAIR)
+    return _PAIRS[first] + _PAIRS[middle] + _PAIRS[last]
