@@ -13,6 +13,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from ratekit_service.demo import seed
 from ratekit_service.page.trials import LONGEST_SECONDS
 from support.browser import browser, picture
 from support.servers import free_port, serving
@@ -213,11 +214,18 @@ def test_tenant_gets_a_plan_and_a_key_and_its_limit_bites(page):
     console.get_by_label("Limit", exact=True).fill("2")
     console.get_by_label("Window in seconds").fill("3600")
     console.get_by_role("button", name="Create plan").click()
-    expect(console.get_by_role("table", name="Plans").get_by_role("cell", name="small")).to_be_visible()
+    expect(console.get_by_role("table", name="Plans").get_by_role("cell", name="small", exact=True)).to_be_visible()
     console.get_by_label("Name of a new key").fill("app")
     console.get_by_role("button", name="Create key").click()
     console.get_by_role("button", name="Use it for bursts").click()
     choose(page, "Burst A", re.compile("^small "))
+    expect_counts(send(page, "Burst A", 3, "ann"), 2, 1)
+    console.get_by_role("button", name="Change plan small").click()
+    changed = console.locator("#plan-change")
+    expect(changed.get_by_label("Window in seconds")).to_have_value("3600")
+    changed.get_by_label("Limit", exact=True).fill("4")
+    changed.get_by_role("button", name="Change small").click()
+    expect(page.get_by_text("Plan small is changed: 4/h.")).to_be_visible()
     expect_counts(send(page, "Burst A", 3, "ann"), 2, 1)
 
 
@@ -325,10 +333,14 @@ def test_trials_need_a_key_of_the_demo(demo):
     assert httpx2.post(f"{demo}/v1/demo/check", json=TRIAL, headers={"x-api-key": key}).status_code == 403
 
 
-def test_demo_tenant_is_bounded(demo):
-    admin = {"authorization": f"Bearer {TOKEN}"}
-    (tenant,) = httpx2.get(f"{demo}/v1/admin/tenants?name=demo", headers=admin).json()["items"]
-    assert tenant["service_limit"] == "200/s burst 1000"
+async def test_demo_tenant_is_bounded(embedded):
+    key = await seed(embedded.service)
+    checks = {"checks": [{"resource": "r", "subject": f"s{number}"} for number in range(200)]}
+    answers = [await embedded.client.post("/v1/check/batch", json=checks, headers={"x-api-key": key}) for _ in range(12)]
+    assert [answer.status_code for answer in answers[:5]] == [200] * 5  # a burst of 1000
+    (refused, *_) = [answer for answer in answers if answer.status_code != 200]
+    assert refused.status_code == 429
+    assert refused.json()["detail"] == "this tenant asks too much of the service"
 
 
 async def test_service_that_is_no_demo_has_no_trials_and_tells_no_key(embedded):

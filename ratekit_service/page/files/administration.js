@@ -78,7 +78,7 @@ function build() {
   const read = (path) => ask("GET", path);
   state.lists = {
     tenants: new List("Tenants", ["Name", "Id", "Mode", "Default plan"], tenantRow, read),
-    plans: new List("Plans", ["Name", "Limits", "Mode", "Id"], (plan) => [plan.name, plan.limits.join(", "), plan.mode, plan.id], read),
+    plans: new List("Plans", ["Name", "Limits", "Mode", "Id", "Change"], planRow, read),
     keys: new List("Keys", ["Name", "Id", "Plan", "Last used", "State"], keyRow, read),
     overrides: new List("Overrides", ["Subject", "Resource", "Numbers", "Until", "Reason", "End"], overrideRow, read),
     limited: new List("Limited now", ["Subject", "Resource", "Limit", "Refused in the last minute", "Last"], (row) => row, read),
@@ -167,6 +167,7 @@ function tenantChoice() {
   label.firstElementChild.addEventListener("change", async (event) => {
     state.tenant = event.target.value;
     place.querySelector("#secret").hidden = true;
+    place.querySelector("#plan-change").replaceChildren();
     await refresh();
   });
   return element("div", { className: "fields" }, label);
@@ -232,18 +233,48 @@ function overrideForm() {
   });
 }
 
+// The numbers of an algorithm as fields, with the values that are given.
+function numberFields(algorithm, values = {}) {
+  return algorithms[algorithm].numbers.map(({ label, name, max, value, ...rest }) => field(label, name, { type: "number", required: true, ...rest, step: "any", value: values[name] ?? value }));
+}
+
+function planRow(plan) {
+  const numbers = algorithms[plan.algorithm]?.numbers ?? [];
+  const hasNumbers = numbers.length > 0 && numbers.every(({ name }) => plan[name] !== null && plan[name] !== undefined);
+  const button = element("button", { type: "button", ariaLabel: `Change plan ${plan.name}`, onclick: () => changePlan(plan) }, "Change");
+  return [plan.name, plan.limits.join(", "), plan.mode, plan.id, hasNumbers ? button : "by the API"];
+}
+
 function planForm() {
   const names = choice("Algorithm", "algorithm", Object.entries(algorithms).map(([name, { title }]) => [name, title]));
   const numbers = element("div", { className: "fields" });
-  const show = () => numbers.replaceChildren(...algorithms[names.firstElementChild.value].numbers.map(({ label, name, max, ...rest }) => field(label, name, { type: "number", required: true, ...rest })));
+  const show = () => numbers.replaceChildren(...numberFields(names.firstElementChild.value));
   names.firstElementChild.addEventListener("change", show);
   show();
   const made = formOf("Create plan", [field("Name of a new plan", "name", { required: true, maxLength: 256 }), names], async (values) => {
     const plan = await ask("POST", "/plans", { tenant_id: state.tenant, ...values });
-    if (plan === undefined) return;
-    await Promise.all([refresh(), offerPlans()]);
-    say(`Plan ${plan.name} is there: ${plan.limits.join(", ")}.`);
+    if (plan !== undefined) await sayPlan(plan, "there");
   });
   made.firstElementChild.after(numbers);
-  return made;
+  return element("div", {}, made, element("div", { id: "plan-change" }));
+}
+
+// Show a form with the numbers of a plan, which replaces them.
+function changePlan(plan) {
+  const place = document.querySelector("#plan-change");
+  const form = formOf(`Change ${plan.name}`, numberFields(plan.algorithm, plan), async (values) => {
+    const changed = await ask("PATCH", `/plans/${encodeURIComponent(plan.id)}`, { algorithm: plan.algorithm, ...values });
+    if (changed === undefined) return;
+    place.replaceChildren();
+    await sayPlan(changed, "changed");
+  });
+  const cancel = element("button", { type: "button", onclick: () => place.replaceChildren() }, "Cancel");
+  form.lastElementChild.append(cancel);
+  place.replaceChildren(element("h4", {}, `Plan ${plan.name}`), form);
+  form.querySelector("input").focus();
+}
+
+async function sayPlan(plan, what) {
+  await Promise.all([refresh(), offerPlans()]);
+  say(`Plan ${plan.name} is ${what}: ${plan.limits.join(", ")}.`);
 }
