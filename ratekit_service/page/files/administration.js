@@ -104,8 +104,11 @@ function showTenants(tenants) {
 
 async function refresh() {
   await state.lists.tenants.load("/tenants?limit=50");
-  if (!state.tenant) return;
-  state.plans = (await ask("GET", `/plans?tenant_id=${encodeURIComponent(state.tenant)}&limit=200`))?.items ?? [];
+  const { tenant } = state;
+  if (!tenant) return;
+  const plans = (await ask("GET", `/plans?tenant_id=${encodeURIComponent(tenant)}&limit=200`))?.items ?? [];
+  if (state.tenant !== tenant) return; // another one was chosen meanwhile
+  state.plans = plans;
   const options = [new Option("the tenant's default", ""), ...state.plans.map((plan) => new Option(plan.name, plan.id))];
   place.querySelector("[name=plan_id]").replaceChildren(...options);
   await Promise.all(["plans", "keys", "overrides"].map((name) => state.lists[name].load(ofTenant(`/${name}`))));
@@ -114,10 +117,11 @@ async function refresh() {
 
 // Violations of the last minute, one line for each subject, resource and limit. A failure to read leaves the last ones.
 async function refreshLimited() {
-  if (!state.tenant || document.hidden) return;
+  const { tenant } = state;
+  if (!tenant || document.hidden) return;
   const since = new Date(Date.now() - RECENT_SECONDS * 1000).toISOString();
-  const answer = await call("GET", `/violations?tenant_id=${encodeURIComponent(state.tenant)}&limit=200&since=${encodeURIComponent(since)}`);
-  if (!answer.ok || !state.token) return;
+  const answer = await call("GET", `/violations?tenant_id=${encodeURIComponent(tenant)}&limit=200&since=${encodeURIComponent(since)}`);
+  if (!answer.ok || state.tenant !== tenant) return;
   const groups = new Map();
   for (const one of answer.body.items) {
     const id = JSON.stringify([one.client_key, one.endpoint, one.limit_name]);

@@ -20,8 +20,9 @@ export class List {
   }
 
   async load(path) {
+    const turn = (this.turn = {});
     const page = await this.read(path);
-    if (page === undefined) return;
+    if (page === undefined || this.turn !== turn) return; // a later one was asked for meanwhile
     this.show(page.items.map(this.cells));
     this.follow(path, page.next);
   }
