@@ -82,7 +82,7 @@ class RateLimitMiddleware:
                 await send_response(read, scope, receive, send)
                 return
             groups = read
-        ledger = Ledger.of(scope)
+        ledger = Ledger.begun(scope, self)
         if groups:
             try:
                 verdict = await decide_request(groups, ledger, options.writer, self.limiter, together=True)

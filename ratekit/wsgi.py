@@ -64,7 +64,7 @@ class RateLimitMiddleware:
         rules = () if mode is RateLimitMode.OFF else self.options.rules.find(request)
         if not rules:
             return self._pass_on(environ, start_response, Ledger())
-        ledger = Ledger.of(environ)
+        ledger = Ledger.begun(environ, self)
         verdict = self._decide(request, rules, mode, ledger)
         if verdict.response is not None:
             return send_response(verdict.response, environ, start_response)

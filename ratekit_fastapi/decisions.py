@@ -27,7 +27,6 @@ from ratekit_fastapi.settings import SETTINGS, Settings, settings_of
 if TYPE_CHECKING:
     from ratekit_fastapi.dependencies import RateLimiterDependency
 
-DECIDED = "ratekit.decided"  # in the scope: the limiters that have decided the request
 _ON, _OFF = RateLimitMode.ON, RateLimitMode.OFF
 
 
@@ -47,7 +46,8 @@ async def decide_route(
         return None
     settings = settings_of(scope)
     per_message = _is_message(connection)
-    decided: _Decided = {} if per_message else scope.setdefault(DECIDED, {})
+    ledger = _ledger_of(connection)
+    decided: _Decided = ledger.decided
     if decided and limiter in decided:
         return decided[limiter]
     decided[limiter] = None
@@ -59,7 +59,6 @@ async def decide_route(
         groups = await _groups(limiter, connection, settings, mode, decided, asked, found)
     if not groups:
         return None
-    ledger = _ledger_of(connection)
     if not limiter.block:
         decided[limiter] = await run(groups, settings.own_limiter, connection, settings, once=not per_message)
     else:

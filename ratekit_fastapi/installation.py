@@ -123,7 +123,7 @@ class HeadersMiddleware:
             await self.app(scope, receive, send)
             return
         scope[SETTINGS] = settings = self.settings
-        ledger = Ledger.of(scope)  # made here, so that the copies of the scope which mounts make share it
+        ledger = Ledger.begun(scope, self)  # made here, so that the copies of the scope which mounts make share it
         sender = Sender(send, ledger, settings.writer)
         try:
             await self.app(scope, BoundedReceive(receive, scope) if scope["type"] == "http" else receive, sender)

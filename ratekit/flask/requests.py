@@ -23,19 +23,31 @@ _STATE = "ratekit.flask"  # in the environ
 UNMATCHED = "unmatched"
 
 
+def current_request() -> Request:
+    """Return the request that runs itself, and not what stands for whichever one runs."""
+    running: Request = request._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001 - documented
+    return running
+
+
 class RequestState:
     """What was decided about one request: `g.ratekit`."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, of: Request) -> None:
         self.ledger = ledger
+        self.request = of
         self.identity: str | None = None  # the subject of the project
 
     @classmethod
     def current(cls) -> RequestState:
-        """Return the state of the request that runs. It is in the environ, since `g` may outlive a request in tests."""
-        state: RequestState | None = request.environ.get(_STATE)
-        if state is None:
-            state = request.environ[_STATE] = cls(Ledger.of(request.environ))
+        """Return the state of the request that runs. It is in the environ, since `g` may outlive a request in tests.
+
+        Another request that is made of the same environ, or of a copy of it, is another dispatch.
+        """
+        running = current_request()
+        state: RequestState | None = running.environ.get(_STATE)
+        if state is None or state.request is not running:
+            app = current_app._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001 - documented
+            state = running.environ[_STATE] = cls(Ledger.begun(running.environ, app), running)
             g.ratekit = state
         return state
 
@@ -112,7 +124,7 @@ class FlaskView(ViewRequest):
 
     def __init__(self, settings: Any, state: RequestState, declared: Sequence[str] | None = None) -> None:
         self.method = request.method.upper()
-        self._request: Request = request._get_current_object()  # type: ignore[attr-defined]  # noqa: SLF001 - documented
+        self._request = current_request()
         self.front = FlaskRequest(self._request, settings.proxies)
         self._settings = settings
         self._state = state

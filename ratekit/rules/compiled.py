@@ -109,8 +109,8 @@ class CompiledRules:
     def find(self, request: FrontRequest, endpoints: tuple[str, ...] = ()) -> tuple[DocumentRule, ...]:
         """Return the rules of a request, in the order in which they are asked. Without endpoints, its path is its name."""
         index = self.index
-        host = request.header("host") if index.by_host else None
-        headers = tuple(map(request.header, index.header_names)) if index.header_names else ()
+        host = ",".join(request.header_lines("host")) or None if index.by_host else None
+        headers = tuple(_header(request, name) for name in index.header_names) if index.header_names else ()
         self.lookups += 1
         return self._found[request.method, request.path, endpoints, host, headers]
 
@@ -142,6 +142,12 @@ class CompiledRules:
             return rule
         made = self._options.get(id(rule))
         return made or self._options.setdefault(id(rule), _with_policy(replace(rule, qualifier=OPTIONS, own_policy=None)))
+
+
+def _header(request: FrontRequest, name: str) -> str | None:
+    """Return a header; an empty text if it is there and says nothing: it is empty, or its lines differ."""
+    value = request.header(name)
+    return "" if value is None and request.header_lines(name) else value
 
 
 def _is_short(facts: tuple[Any, ...], _: object) -> bool:

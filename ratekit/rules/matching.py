@@ -18,6 +18,7 @@ from ratekit.rules.document import Match
 from ratekit.web.exemptions import plain_path
 from ratekit.web.patterns import Pattern
 
+_MOST_HOSTS = 8  # of one request
 _PRESENT = "*"  # the value of a header that only has to be there
 _PARAMETERS = re.compile(r"\{[^{}]*\}|<[^<>]*>")
 _SEVERAL = re.compile(r"\{\w+:path\}|<path:\w+>")
@@ -29,7 +30,7 @@ class Facts(NamedTuple):
     method: str | None = None
     path: str | None = None
     endpoints: tuple[str, ...] = ()  # the names of the endpoint: a route, a URL's name, a service
-    host: str | None = None
+    host: str | None = None  # several are separated by commas
     headers: tuple[str | None, ...] = ()  # the values of Index.header_names, in their order
 
 
@@ -102,7 +103,7 @@ class Index:
         """Add a rule to the buckets of all values that it asks for. A rule after a final one of the same bucket is none."""
         wanted = sorted((self.header_names.index(name.lower()), values) for name, values in match.headers.items())
         paths = () if match.path is None else (self._paths.add(match.path),)
-        hosts = tuple(host.lower() for host in match.host)
+        hosts = tuple(host.lower().removesuffix(".") for host in match.host)
         values = [of for of in (paths, hosts, match.method, match.endpoint) if of]
         for headers in product(*(_header_choices(at, texts) for at, texts in wanted)):
             asked = tuple(one for one, _ in headers)
@@ -124,13 +125,20 @@ def _header_tokens(value: str | None, by_value: bool) -> Sequence[str]:
     return (value if by_value else _PRESENT,)
 
 
-def _host_tokens(host: str | None) -> list[str]:
-    """Return a host, and the wildcards that it fits: *.b.example.com, *.example.com, *.com."""
-    if not host:
-        return []
-    name = host.lower().rpartition(":")[0] if re.search(r":\d*$", host) and not host.endswith("]") else host.lower()
+def _host_tokens(hosts: str | None) -> list[str]:
+    """Return a host, and the wildcards that it fits: *.b.example.com, *.example.com, *.com.
+
+    Of several hosts, which some servers let through, each counts: which one the application takes is not known.
+    """
+    return [token for host in (hosts or "").split(",", _MOST_HOSTS)[:_MOST_HOSTS] for token in _tokens_of_host(host)]
+
+
+def _tokens_of_host(host: str) -> list[str]:
+    host = host.strip(" \t").lower()
+    name = host.rpartition(":")[0] if re.search(r":\d*$", host) and not host.endswith("]") else host
+    name = name.removesuffix(".")  # it says that the name is complete, and names the same host
     labels = name.split(".")[:64]
-    return [name, *(".".join(["*", *labels[at:]]) for at in range(1, len(labels)))]
+    return [name, *(".".join(["*", *labels[at:]]) for at in range(1, len(labels)))] if name else []
 
 
 def _method_tokens(method: str | None) -> Sequence[str]:

@@ -187,18 +187,20 @@ class Admission:
 
 
 class Ledger:
-    """What has been decided about one request so far, by all fronts that it has passed.
+    """What has been decided about one dispatch of a request so far, by all fronts that it has passed.
 
     One is made for every request, so it makes nothing else before it is needed.
     """
 
-    __slots__ = ("_first", "_results", "_spent", "has_slots", "is_new", "is_refused", "outer")
+    __slots__ = ("_decided", "_first", "_results", "_spent", "fronts", "has_slots", "is_new", "is_refused", "outer")
 
     def __init__(self, outer: Ledger | None = None) -> None:
         self.outer = outer  # of a front around this one, which gives back what it has spent itself
         self.is_new = outer is None  # nothing was spent for the request yet
         self.is_refused = False
         self.has_slots = False  # some may be held for the request, until its response has ended
+        self._decided: dict[Any, RateLimitResult | None] | None = None
+        self.fronts: tuple[object, ...] = ()  # that have begun to decide
         self._first: Admission | None = None  # until somebody asks for what it comes to
         self._results: list[RateLimitResult] | None = None if outer is None else outer.results
         self._spent: list[Spent] | None = None if outer is None else list(outer.spent)
@@ -247,6 +249,26 @@ class Ledger:
         if ledger is None:
             state[LEDGER] = ledger = cls()
         return ledger
+
+    @classmethod
+    def begun(cls, state: MutableMapping[str, Any], front: object) -> Ledger:
+        """Return the ledger of a request for a front that begins to decide it.
+
+        A front that meets a request again, or a copy of it, begins another dispatch, which is decided for itself: what calls
+        an application again and again, as a batch view does, would else be charged once, and pass after a refusal.
+        """
+        ledger = cls.of(state)
+        if front in ledger.fronts:
+            state[LEDGER] = ledger = cls()
+        ledger.fronts += (front,)
+        return ledger
+
+    @property
+    def decided(self) -> dict[Any, RateLimitResult | None]:
+        """The limiters of a route that have decided, with what the application asks them for."""
+        if self._decided is None:
+            self._decided = {}
+        return self._decided
 
     def note(self, spent: Spent) -> None:
         """Take note of what was spent."""

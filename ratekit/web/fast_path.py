@@ -1,8 +1,8 @@
 """The fast path of fronts that await: what most requests need, one group that admits them, with less work.
 
 It does what the engine (`web.decide`) does for such a request, and hands everything else to the engine: requests with more
-than one group or with a history, and the store's answer where that is not an admission. So there is one copy of what a
-refusal, an outage, a mode or several groups mean. `is_on = False` changes nothing but the speed.
+than one group or with a history, charges that are kept, and the store's answer where that is not an admission. So there is
+one copy of what a refusal, an outage, a mode or several groups mean. `is_on = False` changes nothing but the speed.
 
 What makes it fast: between two steps of one request a server does so much else that the processor has forgotten the code
 of a decision. Alone, a decision takes several times as long as right after another one. So it is made where the store's
@@ -52,7 +52,7 @@ def decide_request(
     takes more time than that saves.
     """
     known: RateLimitResult | RatekitError | None = None
-    if is_on and ledger.is_new and len(groups) == 1 and not decisions.listeners:
+    if is_on and ledger.is_new and len(groups) == 1 and not groups[0].is_kept and not decisions.listeners:
         group = groups[0]
         chosen = limiter if group.on_outage is None else limiter.with_on_outage(group.on_outage)
         if chosen.asks_store_alone and type(chosen) is AsyncRateLimiter:

@@ -140,6 +140,9 @@ class MiddlewareOptions:
         self._exempt = Exemptions.of(exempt)
         self.table = None if isinstance(rules, RuleSet) else Rules(rules, default, self._exempt, self._cost, route_of)
         self.rules: RuleSet = self.table or rules  # type: ignore[assignment] # a table, unless rules are a set
+        # A table knows the patterns that are exempt. Another set of rules finds the same ones for a path that is.
+        self._has_exempt_paths = self.table is None and bool(self._exempt.patterns)
+        self._has_exempt = self._has_exempt_paths or bool(self._exempt.networks or self._exempt.functions)
         self.by = as_key_function(by)
         self.writer = ResponseWriter(headers, body)
         self.proxies = TrustedProxies.of(trusted_hops, trusted_header)
@@ -165,7 +168,7 @@ class MiddlewareOptions:
 
         load_body reads the body for a key function that looks into it: into request.body, or request.body_error.
         """
-        if (self._exempt.networks or self._exempt.functions) and (yield from is_exempt(self._exempt, request)):
+        if self._has_exempt and (yield from is_exempt(self._exempt, request)):
             return ()
         checks = self._address_checks(request, mode, rules)
         found = yield from self.rule_checks(request, rules, mode, load_body)
@@ -232,6 +235,8 @@ class MiddlewareOptions:
 
     def _is_by_peer(self, request: FrontRequest, rules: Sequence[Rule], groups: Sequence[Group]) -> bool:
         """Whether every request of this peer by these rules has the same checks."""
+        if self._has_exempt_paths:
+            return False
         if callable(self._cost) or self._exempt.functions or not self.proxies.is_empty or request.looks_for_proxy:
             return False
         is_by_address = all((rule.by or self.by) == _CLIENT_IP and rule.is_fixed for rule in rules)

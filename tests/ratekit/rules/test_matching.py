@@ -27,7 +27,9 @@ facts = st.fixed_dictionaries(
         ),
         "endpoint": st.sampled_from([None, "a", "b", "/a", "c"]),
         "host": st.one_of(
-            st.none(), st.text(max_size=10), st.sampled_from(["A.example.com:8000", "b.org", "x.y.com", "[::1]:80"])
+            st.none(),
+            st.text(max_size=10),
+            st.sampled_from(["A.example.com:8000", "b.org.", "b.org", "x.y.com", "[::1]:80", "c.net, b.org:1,x.y.com"]),
         ),
         "headers": st.dictionaries(st.sampled_from(HEADERS), st.sampled_from(["gold", "t1", "*", "other"])),
     }
@@ -38,14 +40,14 @@ def naive(match: Match, asked: dict) -> bool:
     """Whether a rule matches, by asking for one thing after the other."""
     path = None if asked["path"] is None else "/" + re.sub("/+", "/", asked["path"]).strip("/")
     method = asked["method"].upper()
-    host = re.sub(r":\d*$", "", (asked["host"] or "").lower())
+    hosts = [re.sub(r":\d*$", "", host.strip(" \t")).removesuffix(".") for host in (asked["host"] or "").lower().split(",")]
     if match.path is not None and (path is None or not Pattern(match.path).matches(path)):
         return False
     if match.method and not {method, "GET" if method == "HEAD" else method} & set(match.method):
         return False
     if match.endpoint and not {asked["endpoint"], path} & set(match.endpoint):
         return False
-    if match.host and not any(_host_fits(wanted.lower(), host) for wanted in match.host):
+    if match.host and not any(_host_fits(wanted.lower(), host) for wanted in match.host for host in hosts if host):
         return False
     sent = asked["headers"]
     return all(

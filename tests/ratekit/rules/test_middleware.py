@@ -306,3 +306,31 @@ def test_no_request_makes_matching_raise(values, scope):
     request = AsgiRequest(scope, TrustedProxies())
     for rule in compiled.find(request):
         assert rule in compiled.rules or rule.qualifier == "options"
+
+
+@pytest.mark.parametrize("api", [AsgiApi, WsgiApi])
+@pytest.mark.parametrize("exempt", [["/health"], ["/health", "10.0.0.0/8"]])
+def test_a_path_that_is_exempt_is_not_limited_by_a_document(api, exempt):
+    api = api({"rules": [{"limits": ["2/min"]}]}, exempt=exempt)
+    assert [api.ask("/other").status_code for _ in range(3)] == [200, 200, 429]
+    assert [api.ask("/health").status_code for _ in range(3)] == [200, 200, 200]
+
+
+@pytest.mark.parametrize("host", ["api.example.com", "API.example.com.", "api.example.com.:80", "api.example.com:"])
+def test_a_host_is_the_same_however_it_is_spelt(host):
+    api = AsgiApi({"rules": [{"match": {"host": ["api.example.com"]}, "limits": ["1/min"]}]})
+    assert [api.ask(headers={"Host": host}).status_code for _ in range(2)] == [200, 429]
+
+
+@pytest.mark.parametrize("hosts", [["other", "api.example.com"], ["api.example.com", "other"], ["other, api.example.com"]])
+def test_a_second_host_does_not_hide_the_first(hosts):
+    api = AsgiApi({"rules": [{"match": {"host": ["*.example.com"]}, "limits": ["1/min"]}]})
+    headers = [("Host", host) for host in hosts]
+    assert [api.ask(headers=headers).status_code for _ in range(2)] == [200, 429]
+
+
+@pytest.mark.parametrize("lines", [["a", "b"], [""], ["", "a"]])
+def test_a_header_that_has_to_be_there_is_there_whatever_it_says(lines):
+    api = AsgiApi({"rules": [{"match": {"headers": {"X-API-Key": "*"}}, "limits": ["1/min"]}]})
+    headers = [("X-API-Key", line) for line in lines]
+    assert [api.ask(headers=headers).status_code for _ in range(2)] == [200, 429]

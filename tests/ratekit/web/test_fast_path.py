@@ -304,3 +304,29 @@ def test_a_request_that_is_alone_waits_for_nobody() -> None:
 
     asyncio.run(send_one_after_the_other())
     assert sum(count > min(waited) for count in waited) <= 64 // 16
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_an_attempt_stays_counted_where_nothing_else_is_decided_in_front(is_on: bool, monkeypatch) -> None:
+    monkeypatch.setattr(fast_path, "is_on", is_on)
+    store, statuses = MemoryStore(), []
+
+    async def app(scope, receive, send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message) -> None:
+        if "status" in message:
+            statuses.append(message["status"])
+
+    inner = RateLimitMiddleware(app, store=store, default="1/min")
+    front = RateLimitMiddleware(inner, store=store, default=lambda request: None, attempt_limit="3/hour")
+
+    async def ask() -> None:
+        for _ in range(4):
+            scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": (PEERS[0], 1)}
+            await front(scope, None, send)
+
+    asyncio.run(ask())
+    assert statuses == [200, 429, 429, 429]
+    check = RateLimiter(store).peek(Limit(3, 3600), f"ip:{PEERS[0]}", endpoint="attempts")
+    assert check.remaining == 0
