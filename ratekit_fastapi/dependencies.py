@@ -183,7 +183,7 @@ class RateLimiterDependency(RateLimiterMark):
         """Ask for the limits of a request. None: it is not limited."""
         answer = self.declared.function(settings.plan_of)(request)
         answer = await answer if inspect.isawaitable(answer) else answer
-        policy = settings.plans.policy(answer, self._operation(request), self.cost)
+        policy = settings.plans.policy(answer, self._operation(request), self.cost, is_plan=self.declared.is_by_plan)
         if policy is None:
             note_pass(self.endpoint_for(request), NO_LIMITS)
             return None

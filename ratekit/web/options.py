@@ -231,7 +231,8 @@ class MiddlewareOptions:
     def _asked_policy(self, request: FrontRequest, rule: Rule) -> Generator[Step, Any, Policy | None]:
         function = asked_for_limits(self._plan_of if rule.is_by_plan else rule.limits)
         answer = yield Ask(function, request.application_request, function)
-        return self.plans.policy(answer, rule.qualifier, self._cost if rule.cost is None else rule.cost)
+        cost = self._cost if rule.cost is None else rule.cost
+        return self.plans.policy(answer, rule.qualifier, cost, is_plan=rule.is_by_plan)
 
     def _is_by_peer(self, request: FrontRequest, rules: Sequence[Rule], groups: Sequence[Group]) -> bool:
         """Whether every request of this peer by these rules has the same checks."""

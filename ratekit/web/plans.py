@@ -11,7 +11,7 @@ plan has a limit of the same name, as with an override; a limit of another windo
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -55,16 +55,20 @@ class Plans:
         """The plans in force, by name. The policy of a plan has the plan's name."""
         return self._current.policies
 
-    def policy(self, answer: object, qualifier: str = "", cost: Cost = 1) -> Policy | None:
+    def policy(self, answer: object, qualifier: str = "", cost: Cost = 1, *, is_plan: bool = False) -> Policy | None:
         """Return the policy that an answer stands for, None if the request is not limited.
 
-        qualifier and cost are those of the limiter, which are part of the names of its limits.
+        qualifier and cost are those of the limiter, which are part of the names of its limits. is_plan: it was plan_of that
+        answered. It names a plan, and nothing else: a name may come from where users write, and "1000/s" is no limit there.
         """
         if answer is None:
             return None
+        if is_plan and isinstance(answer, str) and answer not in self._current.policies:
+            raise _unknown(answer, self._current.policies, "is no plan")
         if type(answer) is not str and not isinstance(answer, str | Policy | Limit):
             answer = _checked_list(answer)
-        return self._current.resolved[answer, qualifier, cost]
+        key = (answer, qualifier, cost)
+        return self._current.resolved[key] if isinstance(cost, Hashable) else self._current.resolve(key)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._current.policies)
@@ -77,9 +81,10 @@ class _PlanSet:
 
     def __init__(self, policies: dict[str, Policy]) -> None:
         self.policies = MappingProxyType(policies)
-        self.resolved: Cache[tuple[Any, str, Cost], Policy] = Cache(self._resolve, _MOST_POLICIES)
+        self.resolved: Cache[tuple[Any, str, Cost], Policy] = Cache(self.resolve, _MOST_POLICIES)
 
-    def _resolve(self, key: tuple[Any, str, Cost]) -> Policy:
+    def resolve(self, key: tuple[Any, str, Cost]) -> Policy:
+        """Make the policy of an answer, a qualifier and a cost."""
         answer, qualifier, cost = key
         return qualified(with_cost(policy_answered(answer, self.policies), cost), qualifier)
 
@@ -93,7 +98,8 @@ def policy_answered(answer: LimitsAnswer, plans: Mapping[str, Policy]) -> Policy
     try:
         return as_rule_policy(UNNAMED_POLICY, answer)  # type: ignore[arg-type] # what is none is an error
     except ConfigurationError as error:
-        raise _unknown(answer, plans, error) from None
+        what = "is neither a plan nor a rate" if isinstance(answer, str) else str(error)
+        raise _unknown(answer, plans, what) from None
 
 
 def as_plans(plans: Plans | Mapping[str, RuleLimits] | None) -> Plans:
@@ -218,9 +224,9 @@ def _checked_list(answer: object) -> tuple[Limit | str, ...]:
     raise wrong_type("limits", answer, _WANTED)
 
 
-def _unknown(answer: object, plans: Mapping[str, Policy], error: ConfigurationError) -> UnknownLimitsError:
-    known = ", ".join(sorted(plans)) or "none"
-    what = f"{answer!r:.100} is neither a plan nor a rate: the plans are {known}" if isinstance(answer, str) else str(error)
+def _unknown(answer: object, plans: Mapping[str, Policy], what: str) -> UnknownLimitsError:
+    if isinstance(answer, str):
+        what = f"{answer!r:.100} {what}: the plans are {', '.join(sorted(plans)) or 'none'}"
     fault = UnknownLimitsError(f"limits answered what cannot be read: {what}")
     _log.error("%s", fault)
     return fault

@@ -6,11 +6,16 @@ import threading
 from enum import StrEnum
 
 import pytest
+from fastapi import Depends, FastAPI
+from fastapi.testclient import TestClient
+from flask import Flask
 
-from ratekit import ConfigurationError, Limit, Policy, RateLimiter
+from ratekit import ConfigurationError, Limit, Policy, RateLimiter, flask
+from ratekit.asgi import RateLimitMiddleware
 from ratekit.core.errors import UnknownLimitsError, WrongTypeError
 from ratekit.stores.memory import MemoryStore
 from ratekit.web.plans import Plans
+from ratekit_fastapi import PathRateLimiter, install
 
 PLANS = {"free": "10/min", "pro": ["100/min", "1000/h"]}
 
@@ -147,3 +152,36 @@ def test_change_of_plan_never_reads_what_another_algorithm_has_written():
         assert limiter.check(plans.policy("free"), "user:1", endpoint="/x").allowed
     assert limiter.check(plans.policy("pro"), "user:1", endpoint="/x").remaining == 9
     assert limiter.check(plans.policy("free"), "user:1", endpoint="/x").is_over_limit
+
+
+@pytest.mark.parametrize("answer", ["1000/s", "gold", ""])
+def test_lookup_of_plans_names_a_plan_and_nothing_else(answer):
+    plans = Plans(PLANS)
+    assert plans.policy("pro", is_plan=True) is plans.policy("pro")
+    with pytest.raises(UnknownLimitsError, match=f"'{answer}' is no plan: the plans are free, pro"):
+        plans.policy(answer, is_plan=True)
+
+
+def test_cost_that_cannot_be_hashed_has_a_policy():
+    class Cost:
+        __hash__ = None  # as that of a dataclass that can be compared
+
+        def __call__(self, request):
+            return 2
+
+    assert [limit.name for limit in Plans(PLANS).policy("free", cost=Cost()).limits] == ["cost-cost-60s"]
+
+
+def test_rate_in_place_of_a_plan_is_a_fault_in_every_front():
+    def asked(request):
+        return "1000/s"
+
+    fast = FastAPI()
+    install(fast, store=MemoryStore(), plans=PLANS, plan_of=asked)
+    fast.get("/", dependencies=[Depends(PathRateLimiter(limits="plan", by="ip"))])(lambda: None)
+    plain = RateLimitMiddleware(fast, store=MemoryStore(), plans=PLANS, plan_of=asked, default="plan")
+    for app in (fast, plain):
+        assert TestClient(app, raise_server_exceptions=False).get("/").status_code == 500
+    flask_app = Flask("plans")
+    flask.install(flask_app, store=MemoryStore(), plans=PLANS, plan_of=asked, default={"limits": "plan", "by": "ip"})
+    assert flask_app.test_client().get("/").status_code == 500
