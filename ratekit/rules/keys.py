@@ -219,7 +219,10 @@ def _has_json(request: FrontRequest) -> bool:
 
 
 class CostReader:
-    """Reads the cost of a request where a rule says that it is. A request that does not say it costs 1."""
+    """Reads the cost of a request where a rule says that it is. A request that does not say it costs 1.
+
+    A client cannot ask for nothing: 0, which would only look and pass every limit, costs 1. A function may answer 0.
+    """
 
     def __init__(self, part: Part, context: Context) -> None:
         self.__qualname__ = str(part)  # part of the names of the limits
@@ -230,7 +233,7 @@ class CostReader:
         answer: Any = self.by.read(request)
         if isinstance(answer, str) and not (answer.isascii() and answer.isdecimal() and len(answer) <= MOST_DIGITS):
             raise ValueError(f"the cost {answer[:20]!r} is not a whole number")
-        return 1 if answer is None else int(answer)
+        return max(int(answer or 1), 1) if isinstance(answer, str | None) else int(answer)
 
 
 def _function_cost(name: str) -> KeyFunction:

@@ -334,3 +334,18 @@ def test_a_header_that_has_to_be_there_is_there_whatever_it_says(lines):
     api = AsgiApi({"rules": [{"match": {"headers": {"X-API-Key": "*"}}, "limits": ["1/min"]}]})
     headers = [("X-API-Key", line) for line in lines]
     assert [api.ask(headers=headers).status_code for _ in range(2)] == [200, 429]
+
+
+@pytest.mark.parametrize("api", [AsgiApi, WsgiApi])
+@pytest.mark.parametrize(
+    ("cost", "sent"),
+    [
+        ("header:X-Cost", {"headers": {"X-Cost": "0"}}),
+        ("header:X-Cost", {"headers": {"X-Cost": "00"}}),
+        ("json:n", {"headers": JSON, "content": b'{"n": 0}'}),
+        ("json:n", {"headers": JSON, "content": b'{"n": "0"}'}),
+    ],
+)
+def test_a_client_cannot_say_that_its_request_costs_nothing(api, cost, sent):
+    api = api({"rules": [{"limits": ["2/min"], "cost": cost}]})
+    assert [api.ask(method="POST", **sent).status_code for _ in range(3)] == [200, 200, 429]
