@@ -140,9 +140,6 @@ class MiddlewareOptions:
         self._exempt = Exemptions.of(exempt)
         self.table = None if isinstance(rules, RuleSet) else Rules(rules, default, self._exempt, self._cost, route_of)
         self.rules: RuleSet = self.table or rules  # type: ignore[assignment] # a table, unless rules are a set
-        # A table knows the patterns that are exempt. Another set of rules finds the same ones for a path that is.
-        self._has_exempt_paths = self.table is None and bool(self._exempt.patterns)
-        self._has_exempt = self._has_exempt_paths or bool(self._exempt.networks or self._exempt.functions)
         self.by = as_key_function(by)
         self.writer = ResponseWriter(headers, body)
         self.proxies = TrustedProxies.of(trusted_hops, trusted_header)
@@ -159,6 +156,11 @@ class MiddlewareOptions:
         self._known: Cache[tuple[Sequence[Rule], str | None], Sequence[Group] | None]
         self._known = Cache(lambda key: None, MOST_KNOWN, lambda key, value: value is not None)
 
+    @property
+    def _has_exempt_paths(self) -> bool:
+        """Whether patterns that are exempt are looked at here: a table knows them, and another set of rules does not."""
+        return self.table is None and bool(self._exempt.patterns)
+
     def known_groups(self, rules: Sequence[Rule], peer: str | None, mode: RateLimitMode) -> Sequence[Group] | None:
         """Return the checks of an earlier request of the same peer, if they are the same for each; else None."""
         return self._known[rules, peer] if mode is _ON else None
@@ -168,7 +170,9 @@ class MiddlewareOptions:
 
         load_body reads the body for a key function that looks into it: into request.body, or request.body_error.
         """
-        if self._has_exempt and (yield from is_exempt(self._exempt, request)):
+        exempt = self._exempt
+        is_asked = exempt.networks or exempt.functions or self._has_exempt_paths
+        if is_asked and (yield from is_exempt(self._exempt, request)):
             return ()
         checks = self._address_checks(request, mode, rules)
         found = yield from self.rule_checks(request, rules, mode, load_body)
