@@ -46,7 +46,7 @@ outages: $(READY)  ## Put what make faults has measured into docs/outages.md.
 	PYTHONPATH=tests $(BIN)/python -m faults.report build/faults.json
 
 fuzz: $(READY)  ## Compare the script with its models, and fronts with applications, on many more random histories and requests.
-	RATEKIT_FUZZ=$${RATEKIT_FUZZ:-20} $(BIN)/python -m pytest -q -n $(WORKERS) tests/lua tests/ratekit/web/test_reading.py tests/ratekit/web/test_routing.py
+	RATEKIT_FUZZ=$${RATEKIT_FUZZ:-20} $(BIN)/python -m pytest -q -n $(WORKERS) tests/lua tests/ratekit/core/test_calendars.py tests/ratekit/web/test_reading.py tests/ratekit/web/test_routing.py
 
 lint: $(READY)  ## Run ruff and mypy.
 	$(BIN)/ruff check .

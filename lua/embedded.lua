@@ -4,11 +4,11 @@ The Redis commands that ratekit uses, in memory: runs lua/ratekit.lua inside the
 Loaded with the script's text, the most counters to hold, and a random number; returns these functions:
   prepare(version, operation, ..., cost)
                               makes the ARGV of one request for later calls, with the cost moved to its place
-  run(now_us, arguments, cost, key, key)
-                              runs the script with a prepared ARGV, this cost, and one or two KEYS: the fast path for a
+  run(now_us, arguments, cost, key, key, key)
+                              runs the script with a prepared ARGV, this cost, and one or three KEYS: the fast path for a
                               policy of one limit. Returns the six items of the reply
   run_tiers(now_us, arguments, cost, ...)
-                              the same as run with at most eight KEYS. Returns all items of the reply
+                              the same as run with at most nine KEYS. Returns all items of the reply
   run_any(now_us, count, ...) runs the script as Redis does: the given count of KEYS, then ARGV. Returns all items of the
                               reply
   weigh(count, ...)           notes how much counters have used: the given count of state KEYS, then the reply of run_any
@@ -479,8 +479,8 @@ function commands.DEL(...)
   return removed
 end
 
-function commands.EXISTS(key)
-  return find(key) and 1 or 0
+function commands.EXISTS(key, other)
+  return (find(key) and 1 or 0) + (other and find(other) and 1 or 0)
 end
 
 function commands.PEXPIRE(key, ms)
@@ -710,12 +710,12 @@ local function state_positions(arguments, at)
   local positions, key = {}, 0
   while arguments[at] do
     local flags = arguments[at]
-    key = key + (flags % 4 >= 2 and 2 or 1)
+    key = key + (flags % 4 >= 2 and 3 or 1)
     positions[#positions + 1] = key
     for _, flag in ipairs({ 64, 128, 256, 512 }) do
       at = at + (flags % (2 * flag) >= flag and 1 or 0)
     end
-    at = at + 3
+    at = at + (flags >= 1024 and 7 or 3)
   end
   return positions
 end
@@ -732,9 +732,9 @@ local function prepare(version, operation, ...)
 end
 
 -- No loops, no varargs here: LuaJIT compiles this function and the script's fast path into one straight trace.
-local function run(now, arguments, cost, first_key, second_key)
+local function run(now, arguments, cost, first_key, second_key, third_key)
   now_us, arguments[3], environment.ARGV, environment.KEYS, is_script = now, cost, arguments, keys, true
-  keys[1], keys[2] = first_key, second_key
+  keys[1], keys[2], keys[3] = first_key, second_key, third_key
   sweep(8)
   if counters + 8 > most_counters then
     make_room(8)
@@ -747,9 +747,9 @@ local function run(now, arguments, cost, first_key, second_key)
   return last_reply[1], last_reply[2], last_reply[3], last_reply[4], last_reply[5], last_reply[6]
 end
 
-local function run_tiers(now, arguments, cost, first_key, second_key, ...)
-  keys[3], keys[4], keys[5], keys[6], keys[7], keys[8] = ...
-  run(now, arguments, cost, first_key, second_key)
+local function run_tiers(now, arguments, cost, first_key, second_key, third_key, ...)
+  keys[4], keys[5], keys[6], keys[7], keys[8], keys[9] = ...
+  run(now, arguments, cost, first_key, second_key, third_key)
   for index = 2, last_reply[3] and #arguments.states or 0 do
     local at = 6 * index - 5
     local flags, max, used = last_reply[at], last_reply[at + 1], last_reply[at + 2]

@@ -8,15 +8,17 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from ratekit.core import keys
+from ratekit.core import clock, keys
 from ratekit.core.errors import ConfigurationError
-from ratekit.core.limits import Algorithm, Limit, Policy
+from ratekit.core.figures import STALE
+from ratekit.core.limits import REQUESTS, Algorithm, Limit, Policy
 
 VERSION = b"2"  # of the script's protocol
 # The flags of a limit, as the header of lua/ratekit.lua documents them.
-_MORE, _BRINGS_OVERRIDE, _NOT_FIRST, _NOT_PLAIN, _ALIGNED, _SHADOW, _ALGORITHM, _BURST, _SOFT, _POSITION = (
-    2**n for n in range(10)
+_MORE, _BRINGS_OVERRIDE, _NOT_FIRST, _NOT_PLAIN, _ALIGNED, _SHADOW, _ALGORITHM, _BURST, _SOFT, _POSITION, _BOUNDARIES = (
+    2**n for n in range(11)
 )
+OVERRIDES = 2  # keys that a limit with an override brings: its own, and that for all endpoints
 
 
 class Row(NamedTuple):
@@ -27,6 +29,7 @@ class Row(NamedTuple):
     override: int  # the flags that say where its override is, 0 if it has none
     part: int = 0  # number of the call that it comes from, where calls were merged
     position: int = 0  # of its cost in a list of costs, from 1 on; 0 if one cost is for all limits
+    boundaries: tuple[int, ...] = ()  # of its calendar's periods, in microseconds, if it has one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +48,8 @@ class CompiledPolicy:
     meets: bool  # whether limits share a key
     is_soft: bool
     has_slots: bool
+    has_calendar: bool
+    units: tuple[str, ...]  # that a cost has to name, in the order of their positions; empty if only requests are counted
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -85,15 +90,48 @@ def compiled(policy: Policy | Limit, overrides: bool) -> CompiledPolicy:
     policy = as_policy(policy)
     both: tuple[CompiledPolicy, CompiledPolicy] | None = policy._compiled
     if both is None:
-        both = (_compile(policy, overrides=False), _compile(policy, overrides=True))
-        object.__setattr__(policy, "_compiled", both)
+        both = _for_now(policy)
     return both[1 if overrides else 0]
 
 
-@lru_cache(maxsize=1024)
+def _for_now(policy: Policy) -> tuple[CompiledPolicy, CompiledPolicy]:
+    """Return a policy as the script gets it, without overrides and with them.
+
+    One with calendars is compiled anew in each of their periods. One with units is not kept where `encode` looks first, as
+    its costs need more care.
+    """
+    calendars = [limit.calendar for limit in policy.limits if limit.calendar is not None]
+    now_us = max([clock.now_us(), *(calendar.latest_us for calendar in calendars)])
+    if policy._current is not None and now_us < policy._current[0]:
+        return policy._current[1]  # type: ignore[no-any-return]
+    both = (_compile(policy, now_us, overrides=False), _compile(policy, now_us, overrides=True))
+    ends = [row.boundaries[1] for row in both[0].rows if row.boundaries]
+    object.__setattr__(policy, "_current", (min(ends, default=float("inf")), both))
+    if not ends and not both[0].units:
+        object.__setattr__(policy, "_compiled", both)
+    return both
+
+
+def note_stale(plan: CompiledPolicy, flags: Sequence[int]) -> None:
+    """Take note of the answers of limits with calendars: their boundaries may all be past by the server's clock."""
+    for row, flag in zip(plan.rows, flags, strict=False):
+        if flag & STALE and row.boundaries and row.limit.calendar is not None:
+            row.limit.calendar.note_time(row.boundaries[-1])
+
+
 def plan_of(policy: str, limits: tuple[Limit, ...]) -> CompiledPolicy:
     """Return limits as the script gets them, without overrides."""
-    return _compiled_of(policy, [Row(limit, policy, 0) for limit in limits])
+    return _plan_of(policy, limits, tuple(_boundaries(limit, clock.now_us()) for limit in limits))
+
+
+@lru_cache(maxsize=1024)
+def _plan_of(policy: str, limits: tuple[Limit, ...], boundaries: tuple[tuple[int, ...], ...]) -> CompiledPolicy:
+    rows = [Row(limit, policy, 0, boundaries=those) for limit, those in zip(limits, boundaries, strict=True)]
+    return _compiled_of(policy, rows)
+
+
+def _boundaries(limit: Limit, now_us: int) -> tuple[int, ...]:
+    return () if limit.calendar is None else limit.calendar.boundaries(now_us)
 
 
 @lru_cache(maxsize=1024)
@@ -107,7 +145,7 @@ def with_limits(plan: CompiledPolicy, limits: tuple[Limit, ...]) -> CompiledPoli
 def with_overrides(plan: CompiledPolicy, kept: tuple[int, ...]) -> CompiledPolicy:
     """Return a compiled policy with only those overrides whose keys stand at some indexes in KEYS."""
     at = [override_index(plan, index) for index in range(len(plan.rows))]
-    rows = [row if key in kept else row._replace(override=0) for row, key in zip(plan.rows, at, strict=True)]
+    rows = [row if {key, key + 1} & set(kept) else row._replace(override=0) for row, key in zip(plan.rows, at, strict=True)]
     return _compiled_of(plan.policy, rows, parts=len(plan.parts), meets=plan.meets)
 
 
@@ -139,24 +177,36 @@ def subset(plan: CompiledPolicy, indexes: tuple[int, ...]) -> CompiledPolicy:
 
 
 def override_index(plan: CompiledPolicy, index: int) -> int:
-    """Return where in KEYS the override of a limit stands; -1 if it has none."""
+    """Return where in KEYS the override of a limit stands, with that for all endpoints after it; below -1 if it has none."""
     while plan.rows[index].override and not _brings(plan.rows[index]):
         index -= 1
-    return plan.state_at[index] - 1 if plan.rows[index].override else -1
+    return plan.state_at[index] - OVERRIDES if plan.rows[index].override else -OVERRIDES
 
 
 def _brings(row: Row) -> bool:
     return bool(row.override & _BRINGS_OVERRIDE)
 
 
-def _compile(policy: Policy, *, overrides: bool) -> CompiledPolicy:
+def _compile(policy: Policy, now_us: int, *, overrides: bool) -> CompiledPolicy:
     """Compile a policy; the first of its limits brings the override of all."""
     first, others = (_BRINGS_OVERRIDE, _NOT_FIRST) if overrides else (0, 0)
-    rows = [Row(limit, policy.name, others if index else first) for index, limit in enumerate(policy.limits)]
-    return _compiled_of(policy.name, rows)
+    units = policy.units
+    rows = [
+        Row(
+            limit,
+            policy.name,
+            others if index else first,
+            position=units.index(limit.unit) + 1 if len(units) > 1 else 0,
+            boundaries=_boundaries(limit, now_us),
+        )
+        for index, limit in enumerate(policy.limits)
+    ]
+    return _compiled_of(policy.name, rows, units=() if units == (REQUESTS,) else units)
 
 
-def _compiled_of(policy: str, rows: Sequence[Row], *, parts: int = 1, meets: bool = False) -> CompiledPolicy:
+def _compiled_of(
+    policy: str, rows: Sequence[Row], *, parts: int = 1, meets: bool = False, units: tuple[str, ...] = ()
+) -> CompiledPolicy:
     limits = tuple(row.limit for row in rows)
     items = tuple(_items(rows, common=0 if all(map(_is_plain, limits)) and not meets else _NOT_PLAIN))
     ends = [0, *accumulate(sum(row.part == part for row in rows) for part in range(parts))]
@@ -168,11 +218,13 @@ def _compiled_of(policy: str, rows: Sequence[Row], *, parts: int = 1, meets: boo
         check=(VERSION, b"check", *items),
         suffixes=tuple(keys.limit_suffix(limit) for limit in limits),
         brings=tuple(map(_brings, rows)),
-        state_at=tuple(number - 1 for number in accumulate(1 + _brings(row) for row in rows)),
+        state_at=tuple(number - 1 for number in accumulate(1 + OVERRIDES * _brings(row) for row in rows)),
         parts=tuple(slice(start, end) for start, end in pairwise(ends)),
         meets=meets,
         is_soft=any(limit.soft is not None for limit in limits),
         has_slots=any(limit.algorithm is Algorithm.CONCURRENCY for limit in limits),
+        has_calendar=any(row.boundaries for row in rows),
+        units=units,
     )
 
 
@@ -198,4 +250,5 @@ def _limit_items(row: Row, flags: int) -> list[int | float | str]:
     ]
     given = [(flag, item) for flag, item in optional if item is not None]
     flags += sum(flag for flag, _ in given) + _ALIGNED * limit.aligned + _SHADOW * limit.shadow
-    return [flags, limit.max_requests, limit.window_us, *(item for _, item in given)]
+    flags += _BOUNDARIES * bool(row.boundaries)
+    return [flags, limit.max_requests, limit.window_us, *(item for _, item in given), *row.boundaries]

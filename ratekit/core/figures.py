@@ -3,4 +3,4 @@
 from __future__ import annotations
 
 FIGURES = 6  # flags, max_requests, used, remaining, retry_us, reset_us
-ADMITS, OVERRIDDEN, SOFTLY, UNLIMITED, UNREADABLE = 1, 2, 4, 8, 16
+ADMITS, OVERRIDDEN, SOFTLY, UNLIMITED, UNREADABLE, STALE, REPEATED = 1, 2, 4, 8, 16, 32, 64

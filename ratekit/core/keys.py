@@ -1,7 +1,9 @@
 """The names of all keys in the store.
 
     ratelimit:<endpoint>:{<subject>}:<limit>        state of one limit
+    ratelimit:<endpoint>:{<subject>}:~<id>          record of a reservation
     ratelimit_override:<endpoint>:{<subject>}       override hash
+    ratelimit_override:*:{<subject>}                override hash for all endpoints of a subject
     ratelimit_mode                                  mode of all processes
     ratelimit_report:{<endpoint>}:<day>:<limit>:…   what the report has recorded of one limit
     ratelimit_report                                the limits that the report has recorded
@@ -19,8 +21,10 @@ from ratekit.core.errors import ConfigurationError
 from ratekit.core.limits import Algorithm, Limit
 
 DEFAULT_PREFIX = "ratelimit"
+ALL_ENDPOINTS = "*"  # in the key of an override that is for all endpoints of a subject
 ELEMENTS_SUFFIX = "/elements"
 LONGEST_PART = 200  # bytes; a longer part is hashed
+_ESCAPED_STAR = "%2A"  # an endpoint that is called "*"
 _HASHED = "%sha256-"  # no escaped part can start like this: "%" is always followed by two hexadecimal digits
 
 _needs_no_escape = re.compile(r"[!-$&-z|~]{1,200}", re.ASCII).fullmatch
@@ -49,7 +53,8 @@ class Counter(NamedTuple):
 
 def base_key(prefix: str, endpoint: str, subject: str) -> str:
     """Return the key of a subject on an endpoint, to which `:<limit>` is appended."""
-    return f"{prefix}:{_part('endpoint', endpoint)}:{{{_part('subject', subject)}}}"
+    where = _ESCAPED_STAR if endpoint == ALL_ENDPOINTS else _part("endpoint", endpoint)
+    return f"{prefix}:{where}:{{{_part('subject', subject)}}}"
 
 
 def override_key(prefix: str, endpoint: str, subject: str) -> str:
@@ -57,9 +62,22 @@ def override_key(prefix: str, endpoint: str, subject: str) -> str:
     return base_key(f"{prefix}_override", endpoint, subject)
 
 
+def wide_override_key(prefix: str, subject: str) -> str:
+    """Return the key of the override hash of a subject for all endpoints. No endpoint has the same key, not even "*"."""
+    return f"{prefix}_override:{ALL_ENDPOINTS}:{{{_part('subject', subject)}}}"
+
+
+def record_key(state_key: bytes, reservation: str) -> bytes:
+    """Return the key of a reservation's record, beside the state of the first limit that it has spent from."""
+    return state_key.rpartition(b":")[0] + b":~" + reservation.encode()
+
+
 def override_pattern(prefix: str, endpoint: str | None = None) -> str:
     """Return the pattern for SCAN that matches the keys of all overrides, or of those on one endpoint."""
-    start = f"{prefix}_override:" if endpoint is None else override_key(prefix, endpoint, "*")[: -len("*}")]
+    start = f"{prefix}_override:"
+    if endpoint is not None:
+        any_key = wide_override_key(prefix, "*") if endpoint == ALL_ENDPOINTS else override_key(prefix, endpoint, "*")
+        start = any_key[: -len("*}")]
     return _literally(start) + "*"
 
 

@@ -1,9 +1,11 @@
 """The grammar of limits and durations as text: one for Python, the command line, rules and settings.
 
-    [NAME=]COUNT/[NUMBER]UNIT[@ALGORITHM] [burst COUNT] [soft FRACTION] [aligned] [shadow]
+    [NAME=]COUNT[ COUNTED]/[NUMBER]UNIT[@ALGORITHM] [burst COUNT] [soft FRACTION] [aligned] [shadow]
+    [NAME=]COUNT[ COUNTED]/PERIOD [ZONE] [anchor DAY] [starts WEEKDAY] [soft FRACTION] [shadow]
 
-"COUNT per UNIT" says the same as "COUNT/UNIT". Upper case and outer spaces do not matter. Several limits are separated by
-";" or ",". docs/algorithms.md explains it to users.
+"COUNT per UNIT" says the same as "COUNT/UNIT". COUNTED is what the limit counts, such as "tokens". PERIOD is a month or a
+year, or with a ZONE a day or a week: then its windows are those of a calendar. Upper case and outer spaces do not matter.
+Several limits are separated by ";" or ",". docs/algorithms.md and docs/quotas.md explain it to users.
 """
 
 from __future__ import annotations
@@ -30,13 +32,18 @@ _WRITTEN = (("w", "week"), ("d", "day"), ("h", "hour"), ("min", "minute"), ("s",
 # The patterns are compiled on first use: the import of ratekit is faster without.
 _NUMBER = r"\d{1,12}(?:\.\d{1,6})?"
 _LIMIT = (
-    r"(?:(?P<name>[\w.-]+)\s*=\s*)?(?P<count>\d{1,15})(?:\s*/\s*|\s+per\s+)"
+    r"(?:(?P<name>[\w.-]+)\s*=\s*)?(?P<count>\d{1,15})(?:\s+(?!per\s)(?P<counted>[a-z][\w-]*))?(?:\s*/\s*|\s+per\s+)"
     rf"(?:(?P<number>{_NUMBER})\s*)?(?P<unit>[a-z]+)(?P<options>[\s@].*)?"
 )
 _OPTION = (
     r"(?:\s*@\s*(?P<algorithm>[a-z_]+)|\s+burst\s+(?P<burst>\d{1,15})|\s+soft\s+(?P<soft>\d?\.\d+)"
-    r"|\s+(?P<aligned>aligned)|\s+(?P<shadow>shadow))(?=[\s@]|$)"
+    r"|\s+(?P<aligned>aligned)|\s+(?P<shadow>shadow)"
+    r"|\s+anchor\s+(?P<anchor>\d{1,2}|\d{4}-\d\d-\d\d\S*)|\s+starts\s+(?P<starts>[a-z]+day)"
+    r"|\s+(?P<tz>utc|[a-z_]+(?:/[a-z0-9_+-]+)+))(?=[\s@]|$)"
 )
+_CALENDAR = ("tz", "anchor", "starts")  # the words that make a calendar of a period
+_PERIODS = {"d": "day", "day": "day", "w": "week", "week": "week", "month": "month", "year": "year"}
+_ALWAYS_CALENDAR = ("month", "year")
 _DURATION = rf"(?P<sign>-?)(?P<number>{_NUMBER})\s*(?P<unit>[a-z]*)"
 _FLAGS = re.ASCII | re.IGNORECASE | re.DOTALL
 
@@ -44,15 +51,37 @@ _FLAGS = re.ASCII | re.IGNORECASE | re.DOTALL
 def limit_fields(text: str) -> dict[str, Any]:
     """Return the arguments of Limit that a text stands for. Raises ConfigurationError if it is not a limit."""
     match = re.fullmatch(_LIMIT, text.strip(), _FLAGS) if isinstance(text, str) else None
-    unit_us = _UNITS.get(match["unit"].lower()) if match else None
-    options = _options(match["options"] or "") if match else None
-    if not match or not unit_us or options is None:
+    try:
+        options = _options(match["options"] or "") if match else None
+        window = None if not match or options is None else _window(match["number"], match["unit"].lower(), options)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"rate {text!r} is not a limit: {error}") from None
+    if not match or options is None or window is None:
         raise ConfigurationError(
-            f"rate {text!r} is not a limit: write it like '20/s', '100 per hour', '5000/15min', '100/s burst 200' or "
-            "'60/min shadow', with the units ms, s, min, h, day and week"
+            f"rate {text!r} is not a limit: write it like '20/s', '100 per hour', '5000/15min', '100/s burst 200', "
+            "'60/min shadow', '90000 tokens/min', '10000/month' or '1000/day Europe/Berlin', with the units ms, s, min, h, "
+            "day, week, month and year"
         )
     named = {"name": match["name"]} if match["name"] else {}
-    return {"max_requests": int(match["count"]), "window": _seconds(match["number"] or "1", unit_us)} | named | options
+    named |= {"unit": match["counted"].lower()} if match["counted"] else {}
+    return {"max_requests": int(match["count"]), "window": window} | named | options
+
+
+def _window(number: str | None, unit: str, options: dict[str, Any]) -> Any:
+    """Return the seconds of a window, or the calendar that it stands for; None if it is neither.
+
+    Takes the words of a calendar out of the options.
+    """
+    words = {name: options.pop(name) for name in _CALENDAR if name in options}
+    if not words and unit not in _ALWAYS_CALENDAR:
+        unit_us = _UNITS.get(unit)
+        return None if unit_us is None else _seconds(number or "1", unit_us)
+    if number is not None or unit not in _PERIODS:
+        return None
+    from ratekit.core.calendars import Calendar  # few limits have one, and it is slow to load
+
+    period: Any = _PERIODS[unit]
+    return Calendar(period, **words)
 
 
 def split_limits(text: str) -> list[str]:
@@ -109,12 +138,27 @@ def _options(text: str) -> dict[str, Any] | None:
     return found
 
 
-def _option_value(name: str, text: str) -> str | int | float | bool:
-    if name == "burst":
+def _option_value(name: str, text: str) -> Any:
+    if name == "tz":
+        return "UTC" if text.upper() == "UTC" else text
+    if name == "anchor" and not text.isdecimal():
+        return _anchor(text)
+    if name == "starts":
+        return text.lower()
+    if name in ("burst", "anchor"):
         return int(text)
     if name == "soft":
         return float(text)
     return text.lower() if name == "algorithm" else True
+
+
+def _anchor(text: str) -> Any:
+    from datetime import date, datetime
+
+    try:
+        return date.fromisoformat(text) if len(text) == len("2026-01-31") else datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(f"anchor {text!r} is neither a day of a month nor a date such as '2026-01-31'") from None
 
 
 def _seconds(number: str, unit_us: int) -> float:

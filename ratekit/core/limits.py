@@ -7,10 +7,16 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from ratekit.core import limit_text
 from ratekit.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from datetime import date
+
+    from ratekit.core.calendars import Calendar
 
 MOST_REQUESTS = 10**12
 MOST_LIMITS = 50  # of one policy
@@ -18,7 +24,9 @@ UNNAMED_POLICY = "route"  # the name of a policy that was made of limits alone: 
 LONGEST_WINDOW = 315_576_000.0  # ten years, in seconds
 SHORTEST_WINDOW = 1e-6
 
+REQUESTS = "requests"  # the unit of a limit that says none
 _NAME = r"[a-z0-9][a-z0-9._-]*"
+_UNIT = r"[a-z][a-z0-9_-]{0,63}"
 _TITLE = r"[ !#-\[\]-~]{1,100}"  # fits between the quotes of a structured header
 
 
@@ -39,8 +47,11 @@ AlgorithmName = Literal["fixed_window", "sliding_window_counter", "sliding_windo
 class Limit:
     """One limit: `max_requests` per `window` seconds, counted by an algorithm.
 
+    - window: seconds; or a Calendar, whose periods are the windows
+    - unit: what is counted, "requests" by default; a check says what it costs of any other unit
     - burst: the capacity of a token bucket; a limit with a burst is a token bucket
-    - name: part of the keys of its counters, and of the fields of its overrides; by default its window, such as "60s"
+    - name: part of the keys of its counters, and of the fields of its overrides; by default its window, such as "60s", and
+      its unit before that, such as "tokens-60s"
     - shadow: counts and reports, and never refuses
     - aligned: a fixed window starts on the clock (every full minute), not at a subject's first request
     - soft: a fraction of the maximum, from which on requests are refused with linearly growing probability
@@ -54,6 +65,8 @@ class Limit:
     shadow: bool = field(default=False, kw_only=True)
     aligned: bool = field(default=False, kw_only=True)
     soft: float | None = field(default=None, kw_only=True)
+    unit: str = field(default=REQUESTS, kw_only=True)
+    calendar: Calendar | None = field(default=None, kw_only=True)
     # Not for users: whether max_requests may be 0, as in the text "0/s", and a title in place of the window's.
     _blocking: bool = field(default=False, kw_only=True, repr=False, compare=False)
     _title: str = field(default="", kw_only=True, repr=False)
@@ -64,7 +77,7 @@ class Limit:
         def __init__(
             self,
             max_requests: int,
-            window: float,
+            window: float | Calendar,
             *,
             algorithm: Algorithm | AlgorithmName = ...,
             burst: int | None = ...,
@@ -72,18 +85,22 @@ class Limit:
             shadow: bool = ...,
             aligned: bool = ...,
             soft: float | None = ...,
+            unit: str = ...,
+            calendar: Calendar | None = ...,
             _blocking: bool = ...,
             _title: str = ...,
         ) -> None: ...
 
     def __post_init__(self) -> None:
         self._check_max_requests()
+        self._set_calendar()
         _refuse_bad_window(self.window)
         object.__setattr__(self, "algorithm", _algorithm(self.algorithm))
         self._check_switches()
         self._check_burst()
         self._check_aligned()
         self._check_soft()
+        check_unit(self.unit)
         object.__setattr__(self, "name", check_name(self.name or self._default_name))
 
     @classmethod
@@ -101,7 +118,8 @@ class Limit:
     def __str__(self) -> str:
         name = "" if self.name == self._default_name else f"{self.name}="
         is_implied = self.algorithm is Algorithm.FIXED_WINDOW or self.burst is not None
-        words = [f"{name}{self.max_requests}/{limit_text.format_window(self.window)}"]
+        unit = "" if self.unit == REQUESTS else f" {self.unit}"
+        words = [f"{name}{self.max_requests}{unit}/{self._window_text}"]
         words[0] += "" if is_implied else f"@{self.algorithm}"
         words += [f"burst {self.burst}"] if self.burst is not None else []
         words += [f"soft {limit_text.format_fraction(self.soft)}"] if self.soft is not None else []
@@ -142,8 +160,26 @@ class Limit:
         return round(self.window * 1_000_000)
 
     @property
+    def _window_text(self) -> str:
+        return limit_text.format_window(self.window) if self.calendar is None else str(self.calendar)
+
+    @property
     def _default_name(self) -> str:
-        return limit_text.format_seconds(self.window) + ("s-shadow" if self.shadow else "s")
+        window = f"{limit_text.format_seconds(self.window)}s" if self.calendar is None else self.calendar.period
+        unit = "" if self.unit == REQUESTS else f"{self.unit}-"
+        return f"{unit}{window}-shadow" if self.shadow else f"{unit}{window}"
+
+    def _set_calendar(self) -> None:
+        """Take a calendar in place of the window; the window is then the length that no period exceeds."""
+        if self.calendar is None and not isinstance(self.window, int | float):
+            from ratekit.core.calendars import Calendar  # few limits have one, and it is slow to load
+
+            object.__setattr__(self, "calendar", self.window if isinstance(self.window, Calendar) else None)
+        if self.calendar is None:
+            return
+        object.__setattr__(self, "window", self.calendar.longest)
+        if self.algorithm != Algorithm.FIXED_WINDOW or self.aligned or self.burst is not None:
+            raise ConfigurationError(f"calendar {self.calendar} needs a fixed_window without burst and without aligned")
 
     def _check_max_requests(self) -> None:
         if self.max_requests == 0 and type(self.max_requests) is int and not self._blocking:
@@ -183,6 +219,7 @@ class Policy:
     limits: tuple[Limit, ...]
     has_slots: bool = field(init=False, repr=False, compare=False)  # whether a limit counts concurrent slots
     _compiled: Any = field(default=None, init=False, repr=False, compare=False)
+    _current: Any = field(default=None, init=False, repr=False, compare=False)  # compiled for this time of its calendars
 
     def __init__(self, name: str, limits: Iterable[Limit | str] | Limit | str) -> None:
         if not isinstance(name, str) or not name:
@@ -194,7 +231,17 @@ class Policy:
         object.__setattr__(self, "limits", tuple(limit for item in given for limit in as_limits(item)))
         object.__setattr__(self, "has_slots", any(limit.algorithm is Algorithm.CONCURRENCY for limit in self.limits))
         object.__setattr__(self, "_compiled", None)
+        object.__setattr__(self, "_current", None)
         self._check_limits()
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units that its limits count, each once, in order."""
+        return tuple(dict.fromkeys(limit.unit for limit in self.limits))
+
+    def anchored(self, anchor: int | date | None) -> Policy:
+        """Return the same policy, under the same keys, whose calendars have another anchor. None returns this one."""
+        return self if anchor is None else _anchored(self, anchor)
 
     def _check_limits(self) -> None:
         if not 1 <= len(self.limits) <= MOST_LIMITS:
@@ -213,6 +260,24 @@ def check_name(name: str) -> str:
     if not isinstance(name, str) or not re.fullmatch(_NAME, name, re.ASCII):
         raise ConfigurationError(f"name {name!r} is not a limit's name: lower-case letters, digits, '.', '-' and '_'")
     return name
+
+
+def check_unit(unit: str) -> str:
+    """Return the name of a unit as it is, or raise ConfigurationError if no limit can count it."""
+    if not isinstance(unit, str) or not re.fullmatch(_UNIT, unit, re.ASCII) or unit == "per":
+        raise ConfigurationError(f"unit {unit!r} is not a unit's name: lower-case letters, digits, '-' and '_'")
+    return unit
+
+
+@lru_cache(maxsize=4096)
+def _anchored(policy: Policy, anchor: int | date) -> Policy:
+    limits = [
+        limit if limit.calendar is None else replace(limit, calendar=limit.calendar.anchored(anchor))
+        for limit in policy.limits
+    ]
+    if all(limit.calendar is None for limit in limits):
+        raise ConfigurationError(f"anchor {anchor!r} makes no sense for policy {policy.name!r}: no limit has a calendar")
+    return Policy(policy.name, limits)
 
 
 def as_limits(value: Limit | str) -> list[Limit]:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
 from time import time
@@ -14,10 +14,12 @@ from typing import Any, NamedTuple
 
 from ratekit.core import clock, keys
 from ratekit.core.compiled import (
+    OVERRIDES,
     VERSION,
     CompiledPolicy,
     compiled,
     merged,
+    note_stale,
     override_index,
     subset,
     with_limits,
@@ -25,21 +27,26 @@ from ratekit.core.compiled import (
 )
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.figures import FIGURES
-from ratekit.core.limits import MOST_REQUESTS, Algorithm, Limit, Policy
+from ratekit.core.limits import MOST_REQUESTS, REQUESTS, Algorithm, Limit, Policy
 from ratekit.core.results import RateLimitResult
 
 _LONGEST_PART = keys.LONGEST_PART
 
 Item = bytes | str | int | float
+Cost = int | tuple[int, ...]  # of all limits, or one for each position that a limit may have
+CostGiven = int | Mapping[str, int]  # a number, or one for each unit
 
 
 class Operation(StrEnum):
     """What a call asks of the script."""
 
     CHECK = "check"
+    TAKE = "take"
     PEEK = "peek"
     CHARGE = "charge"
     REFUND = "refund"
+    RESERVE = "reserve"
+    SETTLE = "settle"
     ACQUIRE = "acquire"
     RENEW = "renew"
     RELEASE = "release"
@@ -49,6 +56,17 @@ class Operation(StrEnum):
 CHECK = Operation.CHECK  # Python 3.11 takes its time to look up the member of an enum
 _SLOTS = Algorithm.CONCURRENCY
 _WITH_SLOT = {Operation.ACQUIRE, Operation.RENEW, Operation.RELEASE}
+_WITH_RECORD = {Operation.RESERVE, Operation.SETTLE}
+_COSTLESS = {Operation.RESET, Operation.RENEW, Operation.RELEASE}
+
+
+class Extra(NamedTuple):
+    """What few calls bring beside their cost."""
+
+    share: float | None = None  # of each capacity that the request may use
+    clamps: bool = False  # whether a reserve may get less than its cost
+    hold_ms: int = 0  # for how long a reservation can be settled
+    known: Cost = 0  # what was reserved, as far as the settling side knows
 
 
 class Call(NamedTuple):
@@ -57,9 +75,10 @@ class Call(NamedTuple):
     compiled: CompiledPolicy
     keys: tuple[bytes, ...]
     operation: str = Operation.CHECK
-    cost: int | tuple[int, ...] = 1  # of all limits, or one for each position that a limit may have
+    cost: Cost = 1
     draw: float = 0
-    slot: str | None = None
+    slot: str | None = None  # the id of the slot or the reservation
+    extra: Extra | None = None
 
     @property
     def state_keys(self) -> list[bytes]:
@@ -73,6 +92,20 @@ class Call(NamedTuple):
         all_costs = (cost,) * len(rows) if isinstance(cost, int) else tuple(cost[row.position - 1] for row in rows)
         return tuple(1 if row.limit.algorithm is _SLOTS else own for row, own in zip(rows, all_costs, strict=True))
 
+    @property
+    def all_keys(self) -> tuple[bytes, ...]:
+        """KEYS: the record of a reservation first."""
+        if self.slot is None or self.operation not in _WITH_RECORD:
+            return self.keys
+        return (keys.record_key(self.keys[self.compiled.state_at[0]], self.slot), *self.keys)
+
+    @property
+    def size(self) -> int:
+        """How many integers the script answers."""
+        figures = FIGURES * len(self.compiled.limits)
+        clamps = self.operation == Operation.TAKE or (self.extra is not None and self.extra.clamps)
+        return figures if not clamps else figures + (1 if isinstance(self.cost, int) else len(self.cost))
+
 
 _new = tuple.__new__  # what the constructor of a named tuple does, without its detour
 
@@ -83,26 +116,59 @@ def encode(
     endpoint: str | None = None,
     prefix: str = keys.DEFAULT_PREFIX,
     operation: str = Operation.CHECK,
-    cost: int = 1,
+    cost: CostGiven = 1,
     overrides: bool = True,
     slot: str | None = None,
+    extra: Extra | None = None,
 ) -> Call:
     """Make the call that a check of a subject against a policy needs. Raises ConfigurationError if it makes no sense."""
+    costs: Cost
     if type(policy) is Policy and policy._compiled is not None:
         plan: CompiledPolicy = policy._compiled[1 if overrides else 0]
         if endpoint is None:
             endpoint = policy.name
     else:
         plan = compiled(policy, overrides)
-    if type(cost) is not int or not 0 <= cost <= MOST_REQUESTS:
-        raise ConfigurationError(f"cost {cost!r} is not a whole number between 0 and {MOST_REQUESTS}")
+    if type(cost) is int and 0 <= cost <= MOST_REQUESTS and not plan.units:
+        costs = cost
+    else:
+        costs = cost_of(plan.units, cost, operation)
     if not isinstance(subject, str):
         raise ConfigurationError(f"subject {subject!r} is not a text")
     if not endpoint or not isinstance(endpoint, str):
         endpoint = _endpoint_of(policy, endpoint)
     make = _names if len(subject) <= _LONGEST_PART else _names.__wrapped__  # a cache of long subjects is too large
     names = make(plan, prefix, endpoint, subject)
-    return _new(Call, (plan, names, operation, cost, _draw() if plan.is_soft else 0, slot))
+    return _new(Call, (plan, names, operation, costs, _draw() if plan.is_soft else 0, slot, extra))
+
+
+def cost_of(units: tuple[str, ...], cost: CostGiven, operation: str = Operation.CHECK) -> Cost:
+    """Return a cost by the positions of units, or raise ConfigurationError. Requests cost 1 unless it is said."""
+    if operation in _COSTLESS and units:
+        costs = [0] * len(units)
+    elif isinstance(cost, Mapping):
+        costs = _by_units(units or (REQUESTS,), cost)
+    elif units:
+        wanted = ", ".join(f"{unit!r}: …" for unit in units if unit != REQUESTS)
+        raise ConfigurationError(f"cost {cost!r} says no unit, and the limits count {', '.join(units)}: cost={{{wanted}}}")
+    else:
+        costs = [cost]
+    for number in costs:
+        if type(number) is not int or not 0 <= number <= MOST_REQUESTS:
+            raise ConfigurationError(f"cost {cost!r} is not a whole number between 0 and {MOST_REQUESTS}")
+    return costs[0] if len(costs) == 1 else tuple(costs)
+
+
+def _by_units(units: tuple[str, ...], cost: Mapping[str, int]) -> list[int]:
+    unknown = [unit for unit in cost if unit not in units]
+    missing = [unit for unit in units if unit not in cost and unit != REQUESTS]
+    if unknown:
+        raise ConfigurationError(
+            f"unit {unknown[0]!r} of cost {dict(cost)!r} is unknown: the limits count {', '.join(units)}"
+        )
+    if missing:
+        raise ConfigurationError(f"cost {dict(cost)!r} does not say how many {missing[0]}, which a limit counts")
+    return [cost.get(unit, 1) for unit in units]
 
 
 def _draw() -> float:
@@ -117,19 +183,21 @@ def _names(plan: CompiledPolicy, prefix: str, endpoint: str, subject: str) -> tu
     base = keys.base_key(prefix, endpoint, subject)
     names = [f"{base}{suffix}".encode() for suffix in plan.suffixes]
     if plan.overrides:
-        names.insert(0, keys.override_key(prefix, endpoint, subject).encode())
+        both = (keys.override_key(prefix, endpoint, subject), keys.wide_override_key(prefix, subject))
+        names[:0] = (name.encode() for name in both)
     return tuple(names)
 
 
-def encode_keys(policy: Policy | Limit, base_key: str, override_key: str | None, cost: int = 1) -> Call:
-    """Make the call of a check under keys that the caller has made, to the first of which `:<limit>` is appended."""
+def encode_keys(policy: Policy | Limit, base_key: str, override_key: str | None, cost: CostGiven = 1) -> Call:
+    """Make the call of a check under keys that the caller has made, to the first of which `:<limit>` is appended.
+
+    Such a key has no override for all endpoints: the script gets the same key twice.
+    """
     plan = compiled(policy, overrides=override_key is not None)
-    if type(cost) is not int or not 0 <= cost <= MOST_REQUESTS:
-        raise ConfigurationError(f"cost {cost!r} is not a whole number between 0 and {MOST_REQUESTS}")
     names = [f"{base_key}{suffix}".encode() for suffix in plan.suffixes]
     if override_key is not None:
-        names.insert(0, override_key.encode())
-    return Call(plan, tuple(names), Operation.CHECK, cost, _draw() if plan.is_soft else 0)
+        names[:0] = (override_key.encode(),) * OVERRIDES
+    return Call(plan, tuple(names), Operation.CHECK, cost_of(plan.units, cost), _draw() if plan.is_soft else 0)
 
 
 def merge(calls: Sequence[Call]) -> Call:
@@ -147,7 +215,8 @@ def merge(calls: Sequence[Call]) -> Call:
         positions = _largest(cost, positions, state_keys)
     plan = merged(tuple(call.compiled for call in calls), positions, meets=meets)
     names = tuple(name for call in calls for name in call.keys)
-    return Call(plan, names, _merged_operation(calls), cost, _draw() if plan.is_soft else 0, _merged_slot(calls))
+    draw = _draw() if plan.is_soft else 0
+    return Call(plan, names, _merged_operation(calls), cost, draw, _merged_slot(calls), _merged_extra(calls))
 
 
 def _merged_costs(calls: Sequence[Call]) -> tuple[int | tuple[int, ...], tuple[int, ...]]:
@@ -157,7 +226,7 @@ def _merged_costs(calls: Sequence[Call]) -> tuple[int | tuple[int, ...], tuple[i
         return first, ()
     costs: list[int] = []
     positions: list[int] = []
-    for plan, _, _, cost, _, _ in calls:
+    for plan, _, _, cost, *_ in calls:
         own = (1,) * len(plan.limits) if isinstance(cost, int) else plan.positions
         positions += [len(costs) + position for position in own]
         costs += (cost,) if isinstance(cost, int) else cost
@@ -188,6 +257,13 @@ def _merged_slot(calls: Sequence[Call]) -> str | None:
     return slots.pop() if slots else None
 
 
+def _merged_extra(calls: Sequence[Call]) -> Extra | None:
+    extras = {call.extra for call in calls}
+    if len(extras) > 1:
+        raise ConfigurationError("calls with different shares, or of different reservations, cannot be decided in one call")
+    return extras.pop()
+
+
 def parts(call: Call) -> tuple[slice, ...]:
     """Return which limits of a call come from each of the calls that it was merged of; a slice of all if it was not."""
     return call.compiled.parts
@@ -208,7 +284,8 @@ def only(call: Call, indexes: Sequence[int], operation: str) -> Call:
     plan = subset(of, tuple(indexes))
     names: list[bytes] = []
     for index, brings in zip(indexes, plan.brings, strict=True):
-        names += [call.keys[override_index(of, index)]] if brings else []
+        at = override_index(of, index)
+        names += call.keys[at : at + OVERRIDES] if brings else ()
         names.append(call.keys[of.state_at[index]])
     return call._replace(compiled=plan, keys=tuple(names), operation=operation, slot=slot)
 
@@ -222,17 +299,21 @@ def without_overrides(call: Call, limits: tuple[Limit, ...] | None = None) -> Ca
 def override_keys(call: Call) -> dict[int, bytes]:
     """Return the override keys that a call brings, by their index in KEYS."""
     plan = call.compiled
-    return {at - 1: call.keys[at - 1] for at, brings in zip(plan.state_at, plan.brings, strict=True) if brings}
+    states = [at for at, brings in zip(plan.state_at, plan.brings, strict=True) if brings]
+    return {at: call.keys[at] for state in states for at in range(state - OVERRIDES, state)}
 
 
 def keeping_overrides(call: Call, kept: Sequence[int]) -> Call:
-    """Make the same call with only those overrides whose keys stand at some indexes in KEYS."""
-    dropped = override_keys(call).keys() - set(kept)
-    names = tuple(key for at, key in enumerate(call.keys) if at not in dropped)
-    return call._replace(compiled=with_overrides(call.compiled, tuple(kept)), keys=names)
+    """Make the same call with only those overrides whose keys stand at some indexes in KEYS. One of two stands for both."""
+    plan, names = call.compiled, list[bytes]()
+    for at, brings in zip(plan.state_at, plan.brings, strict=True):
+        found = [call.keys[index] for index in range(at - OVERRIDES, at) if brings and index in kept]
+        names += found * (OVERRIDES // len(found)) if found else ()
+        names.append(call.keys[at])
+    return call._replace(compiled=with_overrides(plan, tuple(kept)), keys=tuple(names))
 
 
-def cost_item(cost: int | tuple[int, ...]) -> Item:
+def cost_item(cost: Cost) -> Item:
     """Return a cost as an item of ARGV."""
     return cost if isinstance(cost, int) else ",".join(map(str, cost)).encode()
 
@@ -242,11 +323,16 @@ def pack(calls: Sequence[Call], clock_us: int = 0) -> tuple[list[bytes], list[It
     names: list[bytes] = []
     items: list[Item] = [b"%b@%d" % (VERSION, clock_us) if clock_us else VERSION]
     positions: dict[tuple[bytes, ...], int] = {}
-    for plan, names_of_call, operation, cost, draw, slot in calls:
-        names += names_of_call
-        items += (f"{operation}@{draw}" if plan.is_soft else operation, cost if type(cost) is int else cost_item(cost))
+    for call in calls:
+        plan, _, operation, cost, draw, slot, extra = call
+        if plan.is_soft or extra is not None:
+            operation = _operation_item(operation, draw if plan.is_soft else None, extra)
+        names += call.keys if extra is None else call.all_keys
+        items += (operation, cost if type(cost) is int else cost_item(cost))
         if slot is not None:
             items.append(slot)
+        if extra is not None and extra.hold_ms:
+            items += (extra.hold_ms,) if call.operation == Operation.RESERVE else (extra.hold_ms, cost_item(extra.known))
         position = positions.setdefault(plan.items, len(items) + 1)
         if position > len(items):
             items += plan.items
@@ -255,11 +341,20 @@ def pack(calls: Sequence[Call], clock_us: int = 0) -> tuple[list[bytes], list[It
     return names, items
 
 
+def _operation_item(operation: str, draw: float | None, extra: Extra | None) -> str:
+    """Return an operation with what follows it: a draw, a share, and whether it may get less than its cost."""
+    item = operation if draw is None else f"{operation}@d{draw}"
+    if extra is None:
+        return item
+    item = item if extra.share is None else f"{item}@s{extra.share}"
+    return f"{item}@c" if extra.clamps and operation == Operation.RESERVE else item
+
+
 def pack_one(call: Call, clock_us: int = 0) -> tuple[tuple[bytes, ...], tuple[Item, ...]]:
     """Make what `pack` makes of a batch of one, faster."""
-    plan, names, operation, cost, _, _ = call
-    if clock_us or operation is not CHECK or plan.is_soft or type(cost) is not int:
-        return names, tuple(pack([call], clock_us)[1])
+    plan, names, operation, cost, _, _, extra = call
+    if clock_us or operation is not CHECK or plan.is_soft or type(cost) is not int or extra is not None:
+        return call.all_keys, tuple(pack([call], clock_us)[1])
     return names, (VERSION, b"check", cost, *plan.items)
 
 
@@ -268,7 +363,7 @@ def unpack(calls: Sequence[Call], reply: Sequence[Any]) -> list[Sequence[int] | 
     answers: list[Sequence[int] | str] = []
     at = 0
     for call in calls:
-        size = FIGURES * len(call.compiled.limits)
+        size = call.size
         if isinstance(reply[at], int):
             answers.append(reply[at : at + size])
         else:
@@ -284,7 +379,10 @@ def decode(
     """Make the result of a call's figures, which were found just now if it is not said when."""
     if decided_at is None:
         decided_at = time() if clock.source is None else clock.now()
-    return _new(RateLimitResult, (call[0].limits, figures, decided_at, degraded))
+    plan = call[0]
+    if plan.has_calendar:
+        note_stale(plan, figures[::FIGURES])
+    return _new(RateLimitResult, (plan.limits, figures, decided_at, degraded))
 
 
 def _endpoint_of(policy: Policy | Limit, endpoint: str | None) -> str:

@@ -14,7 +14,7 @@ from ratekit.core.protocol import CHECK, Call, Operation
 
 MOST_REFUSALS = 10_000
 LONGEST_US = 1_000_000  # for which a refusal is believed
-_LOOSENING = {Operation.REFUND, Operation.RESET}
+_LOOSENING = {Operation.REFUND, Operation.RESET, Operation.SETTLE}
 # What was asked, and what the store has answered: the policy, the cost, the figures, when, and until when it is believed.
 _Kept = tuple[CompiledPolicy, int | tuple[int, ...], Sequence[int], int, int]
 
@@ -38,19 +38,19 @@ class RefusalCache:
 
     def find(self, call: Call) -> Sequence[int] | None:
         """Return the figures of a call that is known to be refused still, as they are by now."""
-        compiled, names, operation, cost, _, _ = call
+        compiled, names, operation, cost, _, _, extra = call
         kept = self._kept.get(names)
         if kept is None:
             return None
         of, of_cost, figures, at_us, until_us = kept
         now_us = monotonic_ns() // 1000 if clock.source is None else clock.source()
-        if of is not compiled or of_cost != cost or operation is not CHECK or now_us >= until_us:
+        if of is not compiled or of_cost != cost or operation is not CHECK or extra is not None or now_us >= until_us:
             return None
         return _aged(figures, now_us - at_us)
 
     def learn(self, call: Call, figures: Sequence[int]) -> None:
         """Take note of an answer of the store, and keep it if it is a refusal."""
-        wait_us = _wait_us(call, figures) if call.operation is Operation.CHECK else None
+        wait_us = _wait_us(call, figures) if call.operation is CHECK and call.extra is None else None
         if wait_us is None:
             return
         now_us = monotonic_ns() // 1000 if clock.source is None else clock.source()

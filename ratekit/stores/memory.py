@@ -15,7 +15,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 from ratekit.core import clock
-from ratekit.core.compiled import CompiledPolicy
+from ratekit.core.compiled import OVERRIDES, CompiledPolicy
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.events import StoreState
 from ratekit.core.outages import or_outage, outage_in
@@ -34,7 +34,7 @@ COUNTERS_VARIABLE = "RATE_LIMIT_MEMORY_COUNTERS"
 DEFAULT_MAX_COUNTERS = 250_000
 _LEAST_COUNTERS, _MOST_COUNTERS = 1000, 10_000_000
 _MOST_PREPARED = 1024
-_MOST_KEYS = 8
+_MOST_KEYS = 9
 _MOST_CALLS = 10  # at once: Lua can return only so many values, and a call may have many limits
 
 
@@ -77,9 +77,9 @@ class MemoryStore:
 
     def run(self, call: Call) -> Sequence[int]:
         """Decide one call. Raises StoreOutage if its keys hold something else."""
-        compiled, names, operation, cost, _, _ = call
+        compiled, names, operation, cost, _, _, extra = call
         run, arguments = self._prepared.get(compiled) or self._prepare_check(compiled)
-        if run is None or operation is not CHECK:
+        if run is None or operation is not CHECK or extra is not None:
             answer = self.run_many([call])[0]
             if isinstance(answer, str):
                 raise outage_in(answer)
@@ -156,7 +156,7 @@ class MemoryStore:
         if len(self._prepared) >= _MOST_PREPARED:
             self._prepared = {}
         run = self._run_one if len(compiled.limits) == 1 else self._run_tiers
-        if compiled.is_soft or len(compiled.limits) + sum(compiled.brings) > _MOST_KEYS:
+        if compiled.is_soft or len(compiled.limits) + OVERRIDES * sum(compiled.brings) > _MOST_KEYS:
             run = None
         if compiled.has_positions and run is not None:
             run = _with_cost_item(run)

@@ -45,7 +45,7 @@ class Bench:
 
     def keys(self, policy: Policy) -> list[str]:
         """The keys of its state that exist, in the policy's order."""
-        names = [name.decode() for name in encode(policy, self.subject).keys[1:]]
+        names = [name.decode() for name in encode(policy, self.subject).state_keys]
         return [name for name in names if self.command("EXISTS", name)]
 
     def dump(self, policy: Policy) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from ratekit.core import clock
-from ratekit.core.figures import FIGURES
 from ratekit.core.outages import Outage, StoreOutage, outage_in
 from ratekit.core.protocol import Call, keeping_overrides, override_keys, pack, pack_one, unpack
 from ratekit.stores import script
@@ -155,20 +154,16 @@ def _evalsha(calls: Sequence[Call]) -> Command:
 
 def _answers(calls: Sequence[Call], reply: Any) -> list[Answer]:
     """Split a reply into the answer to each call. A reply that is not the script's comes from a proxy: it is an outage."""
-    if len(calls) == 1 and type(reply) is list and len(reply) == _size(calls[0]) and type(reply[0]) is int:
+    if len(calls) == 1 and type(reply) is list and len(reply) == calls[0].size and type(reply[0]) is int:
         return [reply]
     try:
         answers = unpack(calls, reply)
     except (TypeError, IndexError) as error:
         raise StoreOutage(Outage("protocol", f"the reply {str(reply)[:100]!r} is not one of the script")) from error
     for call, answer in zip(calls, answers, strict=True):
-        if not isinstance(answer, str) and len(answer) != _size(call):
+        if not isinstance(answer, str) and len(answer) != call.size:
             raise StoreOutage(Outage("protocol", f"the reply has {len(answer)} figures for {call.compiled.policy!r}"))
     return answers
-
-
-def _size(call: Call) -> int:
-    return FIGURES * len(call.compiled.limits)
 
 
 def _word_of(error: Exception) -> str:

@@ -70,7 +70,7 @@ def test_rate_is_parsed(rate, limit):
 
 @pytest.mark.parametrize(
     "rate",
-    ["5/month", "5/us", "5", "5/", "/s", "5/s,10/m", "5/s;", "5.5/s", "-5/s", "5/0s", "five/s", "", "5per hour", "5 per",
+    ["5/us", "5", "5/", "/s", "5/s,10/m", "5/s;", "5.5/s", "-5/s", "5/0s", "five/s", "", "5per hour", "5 per",
      "5/ss", "5/s burst", "5/s burst 0", "0/s burst 5", "٣/s", "1e3/s", "9999999999999999999/s", "5/1.1234567s", "5/\u017f",
      "5/s shadow shadow", "5/s shadowy", "5/s@leaky", "5/s burst 9@concurrency", "5/s soft 1", "Hour=5/h", "=5/h", None, 7],
 )  # fmt: skip
@@ -232,7 +232,7 @@ def test_values_are_frozen_and_travel():
         ("p", [Limit(1, number) for number in range(1, 52)], ["51 limits", "'p'"]),
         ("p", ["5/s", "9/s"], ["'1s'", "twice", "'p'"]),
         ("p", [Limit(1, 60, name="a"), Limit(2, 90, name="a")], ["'a'", "twice"]),
-        ("p", ["5/month"], ["rate", "'5/month'"]),
+        ("p", ["5/fortnight"], ["rate", "'5/fortnight'"]),
     ],
 )
 def test_policy_that_makes_no_sense_is_refused(name, limits, words):

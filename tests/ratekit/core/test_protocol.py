@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 import pytest
 
-from ratekit import Limit, Policy
+from ratekit import Calendar, Limit, Policy
 from ratekit.core.compiled import compiled
 from ratekit.core.errors import ConfigurationError
-from ratekit.core.protocol import Call, Operation, decode, encode, merge, only, pack, pack_one, part_of, parts, unpack
+from ratekit.core.protocol import Call, Extra, Operation, decode, encode, merge, only, pack, pack_one, part_of, parts, unpack
 from ratekit.stores import script
 
 HEADER = script.read("ratekit").decode().split("]]")[0]
@@ -23,6 +24,8 @@ RICH = Policy(
     ],
 )
 
+UNITS = Policy("llm", ["60/min", Limit(90_000, 60, unit="tokens")])
+
 
 def documented(section: str) -> list[str]:
     """The items of one section of the header, in order."""
@@ -35,17 +38,73 @@ def documented(section: str) -> list[str]:
 def test_documented_items_of_argv_are_what_pack_makes():
     assert documented("ARGV") == [
         "version",
-        "operation", "cost", "slot",
-        "flags", "max_requests", "window_us", "algorithm", "burst", "soft", "position",
+        "operation", "cost", "id", "hold_ms", "known",
+        "flags", "max_requests", "window_us", "algorithm", "burst", "soft", "position", "boundaries",
     ]  # fmt: skip
-    call = Call(compiled(RICH, overrides=True), (b"o", b"a", b"b", b"c", b"d"), Operation.ACQUIRE, 1, 0.25, "id")
+    call = Call(compiled(RICH, overrides=True), (b"o", b"w", b"a", b"b", b"c", b"d"), Operation.ACQUIRE, 1, 0.25, "id")
     _, items = pack([call])
     first = [1 + 2 + 8 + 256, 100, 60_000_000, 0.8]
     second = [1 + 4 + 8 + 64 + 128, 50, 1_000_000, "token_bucket", 200]
     third = [1 + 4 + 8 + 16 + 32, 9, 60_000_000]
     fourth = [4 + 8 + 64, 3, 30_000_000, "concurrency"]
     limits = [str(item).encode() for item in (*first, *second, *third, *fourth)]
-    assert items == [b"2", "acquire@0.25", 1, "id", *limits]
+    assert items == [b"2", "acquire@d0.25", 1, "id", *limits]
+
+
+def test_reservation_brings_its_record_first_and_what_the_script_needs_of_it():
+    extra = Extra(share=0.5, clamps=True, hold_ms=900)
+    reserve = encode(UNITS, "u", operation="reserve", cost={"tokens": 800}, slot="id", extra=extra, overrides=False)
+    states = [b"ratelimit:llm:{u}:60s", b"ratelimit:llm:{u}:tokens-60s"]
+    limits = [b"513", b"60", b"60000000", b"1", b"512", b"90000", b"60000000", b"2"]
+    assert pack([reserve]) == (
+        [b"ratelimit:llm:{u}:~id", *states],
+        [b"2", "reserve@s0.5@c", b"1,800", "id", 900, *limits],
+    )
+    settle = reserve._replace(operation=Operation.SETTLE, cost=(1, 500), extra=Extra(hold_ms=900, known=(1, 800)))
+    keys, items = pack([settle])
+    assert (keys[0], items[:6]) == (b"ratelimit:llm:{u}:~id", [b"2", "settle", b"1,500", "id", 900, b"1,800"])
+    assert pack_one(settle) == (tuple(keys), tuple(items))
+
+
+def test_calendar_brings_four_boundaries_after_everything_else(ratekit_clock):
+    ratekit_clock.set(datetime(2027, 2, 3, tzinfo=UTC).timestamp())
+    call = encode(Policy("p", Limit(5, Calendar("month", tz="UTC"))), "u", overrides=False)
+    months = [int(datetime(2027, month, 1, tzinfo=UTC).timestamp()) * 1_000_000 for month in (2, 3, 4, 5)]
+    assert pack([call])[1][3:] == [b"1024", b"5", b"%d" % (32 * 86_400_000_000), *(b"%d" % month for month in months)]
+
+
+@pytest.mark.parametrize("operation", ["take", "reserve"])
+def test_reply_has_what_was_taken_after_the_figures(operation):
+    slot, extra = (None, None) if operation == "take" else ("id", Extra(clamps=True, hold_ms=9))
+    call = encode(UNITS, "u", operation=operation, cost={"tokens": 800}, slot=slot, extra=extra)
+    assert (call.size, encode(UNITS, "u", cost={"tokens": 800}).size) == (14, 12)
+    assert unpack([call, encode(Policy("p", "9/min"), "u")], [*range(14), *range(6)]) == [[*range(14)], [*range(6)]]
+
+
+@pytest.mark.parametrize(
+    ("cost", "message"),
+    [
+        (1, "cost 1 says no unit, and the limits count requests, tokens: cost={'tokens': …}"),
+        (
+            {"tokens": 1, "bytes": 2},
+            "unit 'bytes' of cost {'tokens': 1, 'bytes': 2} is unknown: the limits count",
+        ),
+        ({"requests": 1}, "cost {'requests': 1} does not say how many tokens, which a limit counts"),
+        ({"tokens": -1}, "cost {'tokens': -1} is not a whole number between 0"),
+        ({"tokens": 1.5}, "cost {'tokens': 1.5} is not a whole number between 0"),
+        ({"tokens": True}, "cost {'tokens': True} is not a whole number between 0"),
+    ],
+)
+def test_cost_by_units_that_makes_no_sense_is_refused(cost, message):
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        encode(UNITS, "u", cost=cost)
+
+
+def test_requests_cost_one_unless_it_is_said():
+    assert encode(UNITS, "u", cost={"tokens": 800}).costs == (1, 800)
+    assert encode(UNITS, "u", cost={"tokens": 800, "requests": 0}).costs == (0, 800)
+    assert encode(Policy("p", Limit(9, 60, unit="tokens")), "u", cost={"tokens": 8}).cost == 8
+    assert encode(Policy("p", "9/min"), "u", cost={"requests": 3}).cost == 3
 
 
 @pytest.mark.parametrize(
@@ -137,7 +196,7 @@ def test_only_takes_limits_with_their_costs_and_overrides():
     """A limit whose policy's first is not taken brings the override itself, and only its own fields apply to it."""
     one, two = encode(Policy("one", ["5/s", "9/min", "99/h"]), "u", cost=3), encode(Policy("two", "7/min"), "v", cost=4)
     call = only(merge([one, two]), [1, 2, 3], Operation.REFUND)
-    assert call.keys == (one.keys[0], *one.keys[2:], *two.keys)
+    assert call.keys == (*one.keys[:2], *one.keys[3:], *two.keys)
     assert flags_of(call) == [1 + 2 + 4 + 512, 1 + 4 + 512, 2 + 512]
     assert (call.operation, call.costs, call.compiled.policies) == ("refund", (3, 3, 4), ("one", "one", "two"))
     assert parts(only(call, [2], Operation.REFUND)) == (slice(0, 0), slice(0, 1))
@@ -151,20 +210,22 @@ def test_only_brings_a_slot_where_the_operation_is_about_one(operation, slot):
 
 
 def test_documented_keys_are_what_encode_makes():
-    assert documented("KEYS") == ["override", "state"]
+    assert documented("KEYS") == ["record", "override", "wide", "state"]
     call = encode(RICH, "u", "e")
     assert call.keys == (
         b"ratelimit_override:e:{u}",
+        b"ratelimit_override:*:{u}",
         b"ratelimit:e:{u}:minute",
         b"ratelimit:e:{u}:burst@token_bucket",
         b"ratelimit:e:{u}:try@shadow",
         b"ratelimit:e:{u}:slots@concurrency",
     )
-    assert encode(RICH, "u", "e", overrides=False).keys == call.keys[1:]
+    assert encode(RICH, "u", "e", overrides=False).keys == call.keys[2:]
 
 
 def test_documented_figures_are_those_of_a_tier():
-    assert documented("Reply") == ["message", "flags", "max_requests", "used", "remaining", "retry_us", "reset_us"]
+    figures = ["flags", "max_requests", "used", "remaining", "retry_us", "reset_us"]
+    assert documented("Reply") == ["message", *figures, "taken"]
     call = encode(Policy("p", "10/min"), "u")
     tier = decode(call, [1 + 2 + 16, 10, 4, 6, 0, 30_000_000]).tiers[0]
     assert (tier.allowed, tier.overridden, tier.softly, tier.unlimited, tier.unreadable) == (True, True, False, False, True)
@@ -174,11 +235,11 @@ def test_documented_figures_are_those_of_a_tier():
 def test_documented_flags_are_powers_of_two():
     flags = re.findall(r"^ +flags {2,}((?:.|\n)*?)\n +[a-z_]+ {2,}", HEADER, re.MULTILINE)
     limit, answer = ([int(bit) for bit in re.findall(r"(\d+) [a-z]", text)] for text in flags)
-    assert (limit, answer) == ([2**bit for bit in range(11)], [1, 2, 4, 8, 16])
+    assert (limit, answer) == ([2**bit for bit in range(11)], [2**bit for bit in range(7)])
 
 
 def test_operations_are_the_documented_ones():
-    line = re.search(r"operation +(.*);", HEADER)[1]
+    line = re.search(r"operation +(.*); perhaps", HEADER)[1]
     assert set(re.findall(r"[a-z]+", line)) - {"or"} == set(Operation)
 
 

@@ -40,8 +40,8 @@ def decide_while_the_slot_moves(call, existing):
 @pytest.mark.parametrize("existing", [(), (0,), (1,), (0, 1)])
 def test_every_override_that_exists_decides_while_a_slot_moves(existing):
     """A merged call brings an override key for each of its policies; those that exist stay, the others go."""
-    parts = [encode(policy, "user:1") for policy in (ONE, TWO)]
-    overrides = {parts[number].keys[0] for number in existing}
+    parts = [encode(policy, f"user:{number}") for number, policy in enumerate((ONE, TWO))]
+    overrides = {key for number in existing for key in parts[number].keys[:2]}
     expected = merge([part if at in existing else without_overrides(part) for at, part in enumerate(parts)])
     assert decide_while_the_slot_moves(merge(parts), overrides) == expected.keys
 
@@ -49,5 +49,13 @@ def test_every_override_that_exists_decides_while_a_slot_moves(existing):
 def test_limits_without_their_override_are_those_of_the_policy_while_a_slot_moves():
     """The script is asked as it would be for a merged call of which only one part has overrides."""
     one, two = (encode(policy, "user:1") for policy in (ONE, TWO))
-    kept, expected = keeping_overrides(merge([one, two]), [3]), merge([without_overrides(one), two])
+    kept, expected = keeping_overrides(merge([one, two]), [4, 5]), merge([without_overrides(one), two])
     assert (kept.keys, kept.compiled.items) == (expected.keys, expected.compiled.items)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_one_of_two_overrides_stands_for_both_while_a_slot_moves(at):
+    """A server that lacks one of the keys would not run the script, so it gets the other key twice."""
+    call = encode(ONE, "user:1")
+    kept = keeping_overrides(call, [at])
+    assert (kept.keys, kept.compiled.items) == ((call.keys[at],) * 2 + call.keys[2:], call.compiled.items)

@@ -186,7 +186,7 @@ def test_calls_are_sent_in_the_order_in_which_threads_came(pool, threads):
     end([ADMITTED * 19])
     threads.join()
     subjects = [key for command in (first, second) for key in command[3 : 3 + int(command[2])] if b"override" not in key]
-    assert subjects == [encode(POLICY, f"u{number}").keys[1] for number in range(20)]
+    assert subjects == [encode(POLICY, f"u{number}").state_keys[0] for number in range(20)]
 
 
 def test_error_of_one_call_stays_with_that_call(pool, threads):
