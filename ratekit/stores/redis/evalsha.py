@@ -16,7 +16,7 @@ from ratekit.stores.contract import Answer, Command, Figures
 from ratekit.stores.redis.client_errors import ClientErrors, raise_outage
 from ratekit.stores.redis.url import Address
 
-MOST_KEYS = 64  # of the calls of one exchange: Redis decides them in a fraction of a millisecond
+MOST_KEYS = 96  # of the calls of one exchange, three for a limit: Redis decides them in a fraction of a millisecond
 _MOST_REDIRECTIONS = 16
 _WORDS = {"NoScriptError": "NOSCRIPT", "MovedError": "MOVED", "AskError": "ASK", "TryAgainError": "TRYAGAIN"}
 

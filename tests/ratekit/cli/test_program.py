@@ -62,7 +62,7 @@ BAD = {
     "project '*' has a wildcard": ["overrides", "set", "/x", "--org", "1", "--project", "*", "--max-requests", "1"],
     "'no-such-file'": ["overrides", "import", "no-such-file"],
     "'audit'": ["mode", "audit"],
-    "'5/month'": ["check", "/x", "u", "--limit", "5/month"],
+    "'5/fortnight'": ["check", "/x", "u", "--limit", "5/fortnight"],
     "algorithm 'gcra'": ["check", "/x", "u", "--limit", "5/s@gcra"],
     "give --limit or --rules": ["check", "/x", "u"],
     "give one of them": ["check", "/x", "u", "--limit", "1/s", "--rules", "a:b"],

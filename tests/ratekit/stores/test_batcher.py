@@ -15,7 +15,7 @@ from ratekit.stores.redis.client_errors import errors_of
 from ratekit.stores.redis.evalsha import MOST_KEYS
 
 POLICY = Policy("batched", Limit(1000, 60))  # two keys: that of its override, that of its state
-FULL = MOST_KEYS // 2
+FULL = MOST_KEYS // 3
 ADMITTED = [1, 1000, 1, 999, 0, 60_000_000]
 
 
@@ -42,12 +42,12 @@ class FakeConnection:
 
     def sizes(self):
         """How many calls each command in flight has."""
-        return [int(command[2]) // 2 for commands, _ in self.in_flight for command in commands]
+        return [int(command[2]) // 3 for commands, _ in self.in_flight for command in commands]
 
     def reply(self):
         """Reply to the first request in flight."""
         commands, received = self.in_flight.pop(0)
-        received([ADMITTED * (int(command[2]) // 2) for command in commands])
+        received([ADMITTED * (int(command[2]) // 3) for command in commands])
 
     def fail(self):
         """Lose the connection."""

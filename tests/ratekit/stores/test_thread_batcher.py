@@ -25,13 +25,13 @@ from ratekit.stores.redis.pool import NoneLeft
 from ratekit.stores.redis.thread_batcher import ThreadBatcher
 
 POLICY = Policy("batched", Limit(1000, 60))  # two keys: that of its override, that of its state
-FULL = MOST_KEYS // 2
+FULL = MOST_KEYS // 3
 ADMITTED = [1, 1000, 1, 999, 0, 60_000_000]
 PING = [("PING",)]
 
 
 def calls_of(command: tuple[Any, ...]) -> int:
-    return int(command[2]) // 2 if command[0].startswith("EVAL") else 0
+    return int(command[2]) // 3 if command[0].startswith("EVAL") else 0
 
 
 class FakePool:
