@@ -55,16 +55,17 @@ class _Strict(BaseModel):
 # What JSON Schema and pydantic are to know of the fields of Limit. A field that Limit gets later needs no line here.
 _KNOWN: dict[str, Any] = {
     "max_requests": (int, Field(ge=0, le=MOST_REQUESTS)),
-    "window": (float | str, Field(description="seconds, or a duration: '15min'")),
+    "window": (float | str, Field(description="seconds, a duration: '15min', or a calendar: 'month Europe/Berlin'")),
     "algorithm": (AlgorithmName, "fixed_window"),
     "burst": (int | None, Field(None, ge=1, le=MOST_REQUESTS)),
     "soft": (float | None, Field(None, gt=0, lt=1)),
 }
+_BY_WINDOW = "calendar"  # a document writes it as the window
 
 
 def _fields_of_limit() -> dict[str, Any]:
-    hints = get_type_hints(Limit)
-    public = [field for field in fields(Limit) if not field.name.startswith("_")]
+    hints = get_type_hints(Limit, localns={"Calendar": object})
+    public = [field for field in fields(Limit) if not field.name.startswith("_") and field.name != _BY_WINDOW]
     return {field.name: _KNOWN.get(field.name) or (hints[field.name], field.default) for field in public}
 
 
