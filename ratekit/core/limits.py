@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from datetime import date
 
     from ratekit.core.calendars import Calendar
+else:
+    Calendar = Any  # for those who read the hints while a program runs: calendars are loaded only where there are some
 
 MOST_REQUESTS = 10**12
 MOST_LIMITS = 50  # of one policy

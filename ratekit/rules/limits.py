@@ -64,7 +64,7 @@ _BY_WINDOW = "calendar"  # a document writes it as the window
 
 
 def _fields_of_limit() -> dict[str, Any]:
-    hints = get_type_hints(Limit, localns={"Calendar": object})
+    hints = get_type_hints(Limit)
     public = [field for field in fields(Limit) if not field.name.startswith("_") and field.name != _BY_WINDOW]
     return {field.name: _KNOWN.get(field.name) or (hints[field.name], field.default) for field in public}
 
