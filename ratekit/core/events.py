@@ -14,7 +14,7 @@ from ratekit.core import keys
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.figures import ADMITS, FIGURES, OVERRIDDEN
 from ratekit.core.lazy_log import Logger
-from ratekit.core.limits import UNNAMED_POLICY, Limit
+from ratekit.core.limits import REQUESTS, UNNAMED_POLICY, Limit
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.protocol import Call, Operation
 from ratekit.core.results import RateLimitResult
@@ -22,7 +22,8 @@ from ratekit.core.results import RateLimitResult
 Event = TypeVar("Event")
 Remove = Callable[[], None]
 _tuple = tuple.__new__  # faster than the constructor of a named tuple
-_CHECK, _ACQUIRE = Operation.CHECK, Operation.ACQUIRE
+_CHECK = Operation.CHECK
+_DECIDING = {Operation.CHECK, Operation.ACQUIRE, Operation.RESERVE, Operation.TAKE}
 _log = Logger("ratekit.events")
 
 
@@ -146,6 +147,40 @@ class Decision(NamedTuple):
         return self.result is not None and any(not flags & ADMITS for flags in self.result.figures[::FIGURES])
 
 
+class Settlement(NamedTuple):
+    """A reservation that the store has settled: what was reserved, and what it has cost in the end."""
+
+    call: Call
+    result: RateLimitResult
+    prefix: str
+
+    @property
+    def estimate(self) -> tuple[int, ...]:
+        """What was reserved, as far as the settling side knew, one for each unit; 0 if it did not know."""
+        known = 0 if self.call.extra is None else self.call.extra.known
+        return (known,) * len(self.actual) if isinstance(known, int) else known
+
+    @property
+    def actual(self) -> tuple[int, ...]:
+        """What it has cost, one for each unit."""
+        return (self.call.cost,) if isinstance(self.call.cost, int) else self.call.cost
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units, in the same order."""
+        return self.call.compiled.units or (REQUESTS,)
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint of its first limit."""
+        return keys.parse_state_key(self.prefix, self.call.state_keys[0]).endpoint
+
+    @property
+    def subject(self) -> str:
+        """The subject of its first limit."""
+        return keys.parse_state_key(self.prefix, self.call.state_keys[0]).subject
+
+
 class StoreChange(NamedTuple):
     """A change of a store's state."""
 
@@ -226,6 +261,7 @@ class Hook(Generic[Event]):
 
 
 decisions: Hook[Decision] = Hook()
+settlements: Hook[Settlement] = Hook()
 store_changes: Hook[StoreChange] = Hook()
 unlimited: Hook[Unlimited] = Hook()
 losses: Hook[Loss] = Hook()
@@ -236,6 +272,14 @@ rule_lookups: Hook[RuleLookups] = Hook()
 def on_decision(listener: Callable[[Decision], object]) -> Remove:
     """Call a listener with each decision of every limiter in this process. Returns a function that removes it."""
     return decisions.add(listener)
+
+
+def on_settlement(listener: Callable[[Settlement], object]) -> Remove:
+    """Call a listener with each reservation that a limiter in this process settles, once. Returns a remover.
+
+    What was reserved and what it has cost tell which estimate would have been better.
+    """
+    return settlements.add(listener)
 
 
 def on_store_change(listener: Callable[[StoreChange], object]) -> Remove:
@@ -276,10 +320,16 @@ def all_of(*removers: Remove) -> Remove:
 def notify_decision(
     call: Call, result: RateLimitResult | None, mode: RateLimitMode, started: float, prefix: str, failure: str | None = None
 ) -> None:
-    """Notify the listeners of a call that decided a request: a check or an acquire. Other operations decide nothing."""
+    """Notify the listeners of a call that decided a request: a check, a reserve, an acquire. Others decide nothing."""
     operation = call[2]
-    if operation is _CHECK or operation is _ACQUIRE:
+    if operation is _CHECK or operation in _DECIDING:
         decisions.notify(_tuple(Decision, (call, result, mode, perf_counter() - started, prefix, failure)))
+
+
+def notify_settlement(call: Call, result: RateLimitResult, prefix: str) -> None:
+    """Notify the listeners of a settle, unless it was one that came again."""
+    if settlements.listeners and call.operation == Operation.SETTLE and not result.repeated:
+        settlements.notify(Settlement(call, result, prefix))
 
 
 def notify_store_change(store: str, state: StoreState, reason: str = "") -> None:

@@ -26,7 +26,7 @@ from ratekit.core.compiled import (
     with_overrides,
 )
 from ratekit.core.errors import ConfigurationError
-from ratekit.core.figures import FIGURES
+from ratekit.core.figures import FIGURES, AnnotatedFigures
 from ratekit.core.limits import MOST_REQUESTS, REQUESTS, Algorithm, Limit, Policy
 from ratekit.core.results import RateLimitResult
 
@@ -200,17 +200,18 @@ def encode_keys(policy: Policy | Limit, base_key: str, override_key: str | None,
     return Call(plan, tuple(names), Operation.CHECK, cost_of(plan.units, cost), _draw() if plan.is_soft else 0)
 
 
-def merge(calls: Sequence[Call]) -> Call:
+def merge(calls: Sequence[Call], *, spreads: bool = False) -> Call:
     """Make one call of several checks of one request, so that they are decided together, all or nothing.
 
     Costs may differ. Limits that share a counter move it once, by the largest of their costs. With an acquire among the
     checks, the call is an acquire. Raises ConfigurationError for other operations that differ, or slots that differ.
+    spreads says that costs which are the same now may differ when they are settled.
     """
     if len(calls) == 1:
         return calls[0]
     state_keys = [key for call in calls for key in call.state_keys]
     meets = len(set(state_keys)) < len(state_keys)
-    cost, positions = _merged_costs(calls)
+    cost, positions = _merged_costs(calls, spreads)
     if meets and not isinstance(cost, int):
         positions = _largest(cost, positions, state_keys)
     plan = merged(tuple(call.compiled for call in calls), positions, meets=meets)
@@ -219,10 +220,10 @@ def merge(calls: Sequence[Call]) -> Call:
     return Call(plan, names, _merged_operation(calls), cost, draw, _merged_slot(calls), _merged_extra(calls))
 
 
-def _merged_costs(calls: Sequence[Call]) -> tuple[int | tuple[int, ...], tuple[int, ...]]:
+def _merged_costs(calls: Sequence[Call], spreads: bool) -> tuple[Cost, tuple[int, ...]]:
     """Return the costs of calls, and for each limit the position of its cost, from 1 on; one cost if it is the same."""
     first = calls[0].cost
-    if isinstance(first, int) and all(call.cost == first for call in calls):
+    if isinstance(first, int) and not spreads and all(call.cost == first for call in calls):
         return first, ()
     costs: list[int] = []
     positions: list[int] = []
@@ -287,7 +288,7 @@ def only(call: Call, indexes: Sequence[int], operation: str) -> Call:
         at = override_index(of, index)
         names += call.keys[at : at + OVERRIDES] if brings else ()
         names.append(call.keys[of.state_at[index]])
-    return call._replace(compiled=plan, keys=tuple(names), operation=operation, slot=slot)
+    return call._replace(compiled=plan, keys=tuple(names), operation=operation, slot=slot, extra=None)
 
 
 def without_overrides(call: Call, limits: tuple[Limit, ...] | None = None) -> Call:
@@ -382,7 +383,18 @@ def decode(
     plan = call[0]
     if plan.has_calendar:
         note_stale(plan, figures[::FIGURES])
+    if call[2] is not CHECK and len(figures) > FIGURES * len(plan.limits):
+        figures = _with_taken(plan, figures)
     return _new(RateLimitResult, (plan.limits, figures, decided_at, degraded))
+
+
+def _with_taken(plan: CompiledPolicy, figures: Sequence[int]) -> AnnotatedFigures:
+    """Return figures without what was taken at their end, which becomes an annotation."""
+    size = FIGURES * len(plan.limits)
+    annotated = AnnotatedFigures(figures[:size])
+    taken = figures[size:]
+    annotated.taken = dict(zip(plan.units, taken, strict=True)) if plan.units else taken[0]
+    return annotated
 
 
 def _endpoint_of(policy: Policy | Limit, endpoint: str | None) -> str:

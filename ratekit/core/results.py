@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ratekit.core import headers
-from ratekit.core.figures import ADMITS, FIGURES, OVERRIDDEN, SOFTLY, UNLIMITED, UNREADABLE
+from ratekit.core.figures import (
+    ADMITS,
+    FIGURES,
+    OVERRIDDEN,
+    REPEATED,
+    SOFTLY,
+    UNLIMITED,
+    UNREADABLE,
+    AnnotatedFigures,
+)
 from ratekit.core.limits import Limit
 
 
@@ -24,6 +33,8 @@ class Tier(NamedTuple):
     softly: bool  # refused at random, between the soft threshold and the maximum
     unlimited: bool  # an override lifts this limit for the subject
     unreadable: bool  # an override has a field that makes no sense; the limit's own number applies
+    policy: str | None = None  # the name of its policy, and its subject, where several were decided together
+    subject: str | None = None
 
     @property
     def name(self) -> str:
@@ -138,6 +149,16 @@ class RateLimitResult(NamedTuple):
         return self.degraded is None and not self.unlimited and self.is_enforced
 
     @property
+    def taken(self) -> int | Mapping[str, int] | None:
+        """What `take` has spent, by unit where there are several; None if all of the cost was asked for."""
+        return self.figures.taken if isinstance(self.figures, AnnotatedFigures) else None
+
+    @property
+    def repeated(self) -> bool:
+        """Whether the same reservation was made, or settled, before: then nothing was spent now."""
+        return bool(self.figures) and self.figures[0] & REPEATED != 0
+
+    @property
     def tiers(self) -> tuple[Tier, ...]:
         """What each limit says, in the policy's order; empty if the store could not decide."""
         return tuple(self._tier(index) for index in range(len(self.figures) // FIGURES))
@@ -170,6 +191,8 @@ class RateLimitResult(NamedTuple):
         return f"over limit {title!r}: {self.request_count} of {self.max_requests} used, {wait}"
 
     def _tier(self, index: int) -> Tier:
+        names = self.figures.names if isinstance(self.figures, AnnotatedFigures) else ()
+        policy, subject = names[index] if names else (None, None)
         flags, most, used, remaining, retry_us, reset_us = self.figures[index * FIGURES : (index + 1) * FIGURES]
         return Tier(
             limit=self.limits[index],
@@ -183,6 +206,8 @@ class RateLimitResult(NamedTuple):
             softly=flags & SOFTLY != 0,
             unlimited=flags & UNLIMITED != 0,
             unreadable=flags & UNREADABLE != 0,
+            policy=policy,
+            subject=subject,
         )
 
     def _binding_figure(self, offset: int) -> int:

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from ratekit import stores
-from ratekit.core.errors import RateLimitExceeded, RateLimitUnavailable
-from ratekit.core.events import decisions, notify_decision
+from ratekit.core.errors import RatekitError, RateLimitExceeded, RateLimitUnavailable
+from ratekit.core.events import decisions, notify_decision, notify_settlement
 from ratekit.core.lazy_log import Logger
 from ratekit.core.limits import Limit, Policy
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.outages import StoreOutage
-from ratekit.core.protocol import CHECK, Call, Operation, decode
+from ratekit.core.protocol import CHECK, Call, CostGiven, Operation, decode
 from ratekit.core.results import RateLimitResult
-from ratekit.limiter.operations import Operations, new_slot
+from ratekit.limiter.identities import decide_all, reserve_all
+from ratekit.limiter.operations import Anchor, Checks, Operations, new_slot, reserved
 from ratekit.limiter.refusal_cache import forget_given_back
 from ratekit.limiter.renewal import LoopRenewal, Renewal, slots_held, still_held
 from ratekit.limiter.renewal import thread as renewal_thread
+from ratekit.limiter.reservations import HOLD, Reservation, abandoned
 from ratekit.stores.contract import Answer as StoreAnswer
 from ratekit.stores.contract import AsyncStore, AsyncStoreGiven, Store, StoreGiven
 
 _log = Logger("ratekit.limiter")
+_SETTLE = Operation.SETTLE
+Value = TypeVar("Value")
 _tasks: set[Any] = set()  # keeps background tasks alive: an event loop itself does not
 
 
@@ -59,6 +63,115 @@ class RateLimiter(Operations[RateLimitResult, Store, StoreGiven]):
             if not refused:
                 with _unreleased():
                     self.release(policy, subject, slot, endpoint=endpoint, overrides=overrides)
+
+    @contextmanager
+    def reserve(
+        self,
+        policy: Policy | Limit,
+        subject: str,
+        *,
+        estimate: CostGiven = 1,
+        endpoint: str | None = None,
+        overrides: bool = True,
+        share: float | None = None,
+        clamp: bool = False,
+        hold: float = HOLD,
+        anchor: Anchor = None,
+    ) -> Iterator[Reservation]:
+        """Reserve an estimate for a block, and settle it when the block ends. Raises RateLimitExceeded if it does not fit.
+
+        - clamp: reserve as much as fits, at least 1; `estimate` of the reservation says how much
+        - hold: seconds for which it can be settled
+        """
+        call = self._reserve_call(
+            policy, subject, estimate,
+            reservation=None, endpoint=endpoint, overrides=overrides, share=share, clamp=clamp, hold=hold, anchor=anchor,
+        )  # fmt: skip
+        with self._held(reserved(call, self.decide(call)), call) as reservation:
+            yield reservation
+
+    @contextmanager
+    def reserve_all(self, checks: Checks, *, share: float | None = None) -> Iterator[Reservation]:
+        """Reserve for several identities in one decision, for a block, as `reserve` does: (policy, subject, estimate)."""
+        calls = self._all(Operation.RESERVE, checks, share)
+        reservation = self._driven(reserve_all(calls, self.prefix, one_slot=self._store.one_slot))
+        with self._held(reservation, calls[0]):
+            yield reservation
+
+    @contextmanager
+    def _held(self, reservation: Reservation, call: Call) -> Iterator[Reservation]:
+        _admitted(reservation.result)
+        renewal = self.hold(call, reservation.result)
+        try:
+            yield reservation
+        except Exception:
+            reservation.fail()
+            raise
+        finally:
+            if renewal is not None:
+                renewal.stop()
+            with _unsettled():
+                for settlement in reservation.settlements():
+                    self.decide(settlement)
+
+    def reserve_now(
+        self,
+        policy: Policy | Limit,
+        subject: str,
+        *,
+        estimate: CostGiven = 1,
+        reservation: str | None = None,
+        endpoint: str | None = None,
+        overrides: bool = True,
+        share: float | None = None,
+        clamp: bool = False,
+        hold: float = HOLD,
+        anchor: Anchor = None,
+    ) -> Reservation:
+        """Reserve an estimate that `settle` settles later, perhaps in another process: its `id` can travel.
+
+        reservation is an id of your own: the same id again spends nothing more.
+        """
+        call = self._reserve_call(
+            policy, subject, estimate,
+            reservation=reservation, endpoint=endpoint, overrides=overrides, share=share, clamp=clamp, hold=hold,
+            anchor=anchor,
+        )  # fmt: skip
+        return reserved(call, self.decide(call))
+
+    def check_all(self, checks: Checks, *, share: float | None = None) -> RateLimitResult:
+        """Decide several checks of one request together, all or nothing: (policy, subject) or (policy, subject, cost).
+
+        One atomic call, whatever the subjects; in a Redis Cluster one for each slot, and what was spent in others returns
+        if one refuses. Each tier of the result names its policy and its subject.
+        """
+        return self._together(Operation.CHECK, checks, share)
+
+    def peek_all(self, checks: Checks, *, share: float | None = None) -> RateLimitResult:
+        """Return what `check_all` would answer, and spend nothing."""
+        return self._together(Operation.PEEK, checks, share)
+
+    def charge_all(self, checks: Checks) -> RateLimitResult:
+        """Spend several costs whatever the maximum."""
+        return self._together(Operation.CHARGE, checks, None)
+
+    def _together(self, operation: Operation, checks: Checks, share: float | None) -> RateLimitResult:
+        calls = self._all(operation, checks, share)
+        return self._driven(decide_all(calls, self.prefix, one_slot=self._store.one_slot))
+
+    def _driven(self, flow: Generator[Call, RateLimitResult, Value]) -> Value:
+        """Drive a flow of calls."""
+        try:
+            call = next(flow)
+            while True:
+                try:
+                    result = self.decide(call)
+                except RatekitError as error:
+                    call = flow.throw(error)
+                else:
+                    call = flow.send(result)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
     def hold(self, call: Call, result: RateLimitResult) -> Renewal | None:
         """Renew the slots that a call has taken, until they are stopped; None if it has taken none."""
@@ -101,6 +214,8 @@ class RateLimiter(Operations[RateLimitResult, Store, StoreGiven]):
                 if self._learns and self._learn(call, figures):
                     threading.Thread(target=self._settle, name="ratekit-settle", daemon=True).start()
             result = decode(call, figures)
+            if call.operation is _SETTLE:
+                notify_settlement(call, result, self.prefix)
         except StoreOutage as error:
             result = self.without_store(call, error.outage, mode, started)
         if started:
@@ -176,6 +291,124 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult], AsyncSto
                 with _unreleased():
                     await shielded(self.release(policy, subject, slot, endpoint=endpoint, overrides=overrides))
 
+    @asynccontextmanager
+    async def reserve(
+        self,
+        policy: Policy | Limit,
+        subject: str,
+        *,
+        estimate: CostGiven = 1,
+        endpoint: str | None = None,
+        overrides: bool = True,
+        share: float | None = None,
+        clamp: bool = False,
+        hold: float = HOLD,
+        anchor: Anchor = None,
+    ) -> AsyncIterator[Reservation]:
+        """Reserve an estimate for a block, and settle it when the block ends. Raises RateLimitExceeded if it does not fit.
+
+        - clamp: reserve as much as fits, at least 1; `estimate` of the reservation says how much
+        - hold: seconds for which it can be settled
+        """
+        call = self._reserve_call(
+            policy, subject, estimate,
+            reservation=None, endpoint=endpoint, overrides=overrides, share=share, clamp=clamp, hold=hold, anchor=anchor,
+        )  # fmt: skip
+        async with self._held(await self._reserved(call), call) as reservation:
+            yield reservation
+
+    @asynccontextmanager
+    async def reserve_all(self, checks: Checks, *, share: float | None = None) -> AsyncIterator[Reservation]:
+        """Reserve for several identities in one decision, for a block, as `reserve` does: (policy, subject, estimate)."""
+        calls = self._all(Operation.RESERVE, checks, share)
+        reservation = await self._driven(reserve_all(calls, self.prefix, one_slot=self._store.one_slot))
+        async with self._held(reservation, calls[0]):
+            yield reservation
+
+    @asynccontextmanager
+    async def _held(self, reservation: Reservation, call: Call) -> AsyncIterator[Reservation]:
+        _admitted(reservation.result)
+        renewal = self.hold(call, reservation.result)
+        try:
+            yield reservation
+        except Exception:
+            reservation.fail()
+            raise
+        finally:
+            if renewal is not None:
+                renewal.stop()
+            with _unsettled():
+                for settlement in reservation.settlements():
+                    await shielded(self.decide(settlement))
+
+    async def reserve_now(
+        self,
+        policy: Policy | Limit,
+        subject: str,
+        *,
+        estimate: CostGiven = 1,
+        reservation: str | None = None,
+        endpoint: str | None = None,
+        overrides: bool = True,
+        share: float | None = None,
+        clamp: bool = False,
+        hold: float = HOLD,
+        anchor: Anchor = None,
+    ) -> Reservation:
+        """Reserve an estimate that `settle` settles later, perhaps in another process: its `id` can travel.
+
+        reservation is an id of your own: the same id again spends nothing more.
+        """
+        call = self._reserve_call(
+            policy, subject, estimate,
+            reservation=reservation, endpoint=endpoint, overrides=overrides, share=share, clamp=clamp, hold=hold,
+            anchor=anchor,
+        )  # fmt: skip
+        return await self._reserved(call)
+
+    async def _reserved(self, call: Call) -> Reservation:
+        """Reserve; if that is cancelled, nobody will use what was reserved, and it returns."""
+        try:
+            return reserved(call, await self.decide(call))
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                await shielded(self.decide(abandoned(call)))
+            raise
+
+    async def check_all(self, checks: Checks, *, share: float | None = None) -> RateLimitResult:
+        """Decide several checks of one request together, all or nothing: (policy, subject) or (policy, subject, cost).
+
+        One atomic call, whatever the subjects; in a Redis Cluster one for each slot, and what was spent in others returns
+        if one refuses. Each tier of the result names its policy and its subject.
+        """
+        return await self._together(Operation.CHECK, checks, share)
+
+    async def peek_all(self, checks: Checks, *, share: float | None = None) -> RateLimitResult:
+        """Return what `check_all` would answer, and spend nothing."""
+        return await self._together(Operation.PEEK, checks, share)
+
+    async def charge_all(self, checks: Checks) -> RateLimitResult:
+        """Spend several costs whatever the maximum."""
+        return await self._together(Operation.CHARGE, checks, None)
+
+    async def _together(self, operation: Operation, checks: Checks, share: float | None) -> RateLimitResult:
+        calls = self._all(operation, checks, share)
+        return await self._driven(decide_all(calls, self.prefix, one_slot=self._store.one_slot))
+
+    async def _driven(self, flow: Generator[Call, RateLimitResult, Value]) -> Value:
+        """Drive a flow of calls."""
+        try:
+            call = next(flow)
+            while True:
+                try:
+                    result = await self.decide(call)
+                except RatekitError as error:
+                    call = flow.throw(error)
+                else:
+                    call = flow.send(result)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
     def hold(self, call: Call, result: RateLimitResult) -> Renewal | None:
         """Renew the slots that a call has taken, until they are stopped; None if it has taken none."""
         slots = slots_held(call, result) if result.allowed else None
@@ -219,6 +452,8 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult], AsyncSto
                 if self._learns and self._learn(call, figures):
                     _in_background(self._settle())
             result = decode(call, figures)
+            if call.operation is _SETTLE:
+                notify_settlement(call, result, self.prefix)
         except StoreOutage as error:
             result = self.without_store(call, error.outage, mode, started)
         if started:
@@ -287,6 +522,15 @@ def _in_background(work: Coroutine[Any, Any, Any]) -> Any:
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
     return task
+
+
+@contextmanager
+def _unsettled() -> Iterator[None]:
+    """Let the block's own outcome stand if its reservation cannot be settled: the estimate stays until its window ends."""
+    try:
+        yield
+    except RateLimitUnavailable as error:
+        _log.warning("a reservation is not settled, and its estimate stays spent: %s", error)
 
 
 @contextmanager

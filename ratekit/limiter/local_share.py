@@ -18,7 +18,8 @@ from ratekit.core.protocol import Call, Operation, only, without_overrides
 MOST_SUBJECTS = 10_000  # that are remembered; and four keys for each, in the embedded store
 _OWED = b"owed:"
 _BLOCKED = (0, 0, 0, 0, -1, 0)
-_SPENDING = {Operation.CHECK, Operation.CHARGE, Operation.ACQUIRE}
+# What is reserved here is not owed: its settle says what it has cost.
+_SPENDING = {Operation.CHECK, Operation.CHARGE, Operation.ACQUIRE, Operation.TAKE, Operation.SETTLE}
 
 
 @dataclass(slots=True)
@@ -72,7 +73,7 @@ class LocalFallback:
         with self._lock:
             figures = self._run(call)
             if not is_in_doubt and call.operation in _SPENDING and figures:
-                self._owe(self._store, call, figures)
+                self._owe(self._store, _beyond_known(call), figures)
             return figures
 
     def _run(self, call: Call) -> Sequence[int]:
@@ -113,7 +114,7 @@ class LocalFallback:
     def _owed(self, call: Call, operation: Operation) -> Call:
         """Return the same call on counters that hold nothing else, with the limits of the store: they fade as its own do."""
         owed = without_overrides(call)
-        return owed._replace(keys=tuple(_OWED + key for key in owed.keys), operation=operation, slot=None)
+        return owed._replace(keys=tuple(_OWED + key for key in owed.keys), operation=operation, slot=None, extra=None)
 
     def _shares(self, call: Call, seen: Seen | None) -> tuple[Limit, ...]:
         if seen is None:
@@ -131,12 +132,23 @@ class LocalFallback:
     def _follow(self, store: Any, call: Call, local: Call, seen: Seen) -> None:
         """Put the local state where the store's was: the same part of it used, rounded up, for as long."""
         seen.is_followed = True
-        store.run_many([local._replace(operation=Operation.RESET, cost=0, slot=None)])
+        store.run_many([local._replace(operation=Operation.RESET, cost=0, slot=None, extra=None)])
         for index, limit in enumerate(local.compiled.limits):
             used, reset_us = _used(seen.figures, index), seen.figures[index * FIGURES + 5]
             if used > 0:
                 charge = _charge(local, index, limit, -(-used // self._instances))
                 store.run_many([charge], at_us=_opened_at(limit, seen.at_us, reset_us))
+
+
+def _beyond_known(call: Call) -> Call:
+    """Return a settle with what it costs beyond what the store is known to have reserved; any other call as it is."""
+    if call.operation != Operation.SETTLE or call.extra is None:
+        return call
+    known, costs = call.extra.known, call.cost
+    if isinstance(costs, int):
+        return call._replace(cost=max(costs - (known if isinstance(known, int) else known[0]), 0))
+    reserved = (known,) * len(costs) if isinstance(known, int) else known
+    return call._replace(cost=tuple(max(cost - one, 0) for cost, one in zip(costs, reserved, strict=True)))
 
 
 def _is_blocked(call: Call, seen: Seen) -> bool:
@@ -163,7 +175,7 @@ def _used(figures: Sequence[int], index: int) -> int:
 
 def _opened_at(limit: Limit, at_us: int, reset_us: int) -> int:
     """Return when a window that ends after so long was opened; other algorithms count from when they were seen."""
-    if limit.algorithm is not Algorithm.FIXED_WINDOW or limit.aligned:
+    if limit.algorithm is not Algorithm.FIXED_WINDOW or limit.aligned or limit.calendar is not None:
         return at_us
     return min(at_us, at_us + reset_us - limit.window_us)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypedDict, TypeVar
 
 from ratekit import stores
+from ratekit.core.compiled import as_policy
 from ratekit.core.errors import ConfigurationError, RateLimitUnavailable
 from ratekit.core.events import notify_decision
 from ratekit.core.keys import DEFAULT_PREFIX, check_prefix
@@ -16,14 +17,17 @@ from ratekit.core.lazy_log import Logger
 from ratekit.core.limits import Limit, Policy
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.outages import OnOutage, Outage, StoreOutage, outage_in
-from ratekit.core.protocol import CHECK, Call, Operation, decode, encode
+from ratekit.core.protocol import CHECK, Call, CostGiven, Extra, Operation, cost_of, decode, encode
 from ratekit.core.results import RateLimitResult
 from ratekit.limiter.fallback import Fallback
 from ratekit.limiter.refusal_cache import RefusalCache, forget_given_back
+from ratekit.limiter.reservations import HOLD, Booking, Part, Reservation, checked_id, checked_share, hold_ms
 from ratekit.stores.contract import Answer as StoreAnswer
 from ratekit.stores.contract import AsyncStore, Store
 
 if TYPE_CHECKING:
+    from datetime import date
+
     from ratekit.stores.circuit_breaker import Health
 
 _log = Logger("ratekit.limiter")
@@ -31,6 +35,9 @@ DEADLINE = 0.05  # seconds that the store has for an answer
 Answer = TypeVar("Answer")
 StoreKind = TypeVar("StoreKind", Store, AsyncStore)
 Given = TypeVar("Given")
+Anchor: TypeAlias = "int | date | None"  # from when periods of calendars are counted
+Checks = Iterable[tuple[Policy | Limit, str] | tuple[Policy | Limit, str, CostGiven]]
+_OF_SLOTS = {Operation.ACQUIRE, Operation.RENEW, Operation.RELEASE}
 
 
 class LimiterOptions(TypedDict, total=False):
@@ -91,41 +98,117 @@ class Operations(ABC, Generic[Answer, StoreKind, Given]):
         return self._store.health()
 
     def check(
-        self, policy: Policy | Limit, subject: str, *, cost: int = 1, endpoint: str | None = None, overrides: bool = True
+        self,
+        policy: Policy | Limit,
+        subject: str,
+        *,
+        cost: CostGiven = 1,
+        endpoint: str | None = None,
+        overrides: bool = True,
+        share: float | None = None,
+        anchor: Anchor = None,
     ) -> Answer:
         """Decide a request and, if it is admitted, spend its cost from every limit of the policy.
 
-        A cost of 0 passes even if a limit is exhausted. To find out whether a request would pass, use `peek`.
+        - cost: a number, or one for each unit. A cost of 0 passes even if a limit is exhausted; to find out whether a
+          request would pass, use `peek`
+        - share: the fraction of each capacity that the request may use, so that more important ones keep room
+        - anchor: from when the periods of the policy's calendars are counted for this subject
         """
-        call = encode(policy, subject, endpoint, self.prefix, CHECK, cost, overrides)
+        extra = None if share is None else Extra(share=checked_share(share))
+        call = encode(_anchored(policy, anchor), subject, endpoint, self.prefix, CHECK, cost, overrides, None, extra)
+        if call.compiled.has_slots:
+            raise _needs_slot(call)
+        return self.decide(call)
+
+    def take(
+        self,
+        policy: Policy | Limit,
+        subject: str,
+        *,
+        cost: CostGiven,
+        endpoint: str | None = None,
+        overrides: bool = True,
+        share: float | None = None,
+        anchor: Anchor = None,
+    ) -> Answer:
+        """Spend as much of a cost as fits in every limit, at least 1: `taken` of the result says how much."""
+        call = self._encode(Operation.TAKE, policy, subject, cost, endpoint, overrides, share=share, anchor=anchor)
         if call.compiled.has_slots:
             raise _needs_slot(call)
         return self.decide(call)
 
     def peek(
-        self, policy: Policy | Limit, subject: str, *, cost: int = 1, endpoint: str | None = None, overrides: bool = True
+        self,
+        policy: Policy | Limit,
+        subject: str,
+        *,
+        cost: CostGiven = 1,
+        endpoint: str | None = None,
+        overrides: bool = True,
+        share: float | None = None,
+        anchor: Anchor = None,
     ) -> Answer:
         """Return what `check` would answer to a request of this cost, and spend nothing.
 
         For showing what is left. It reserves nothing, and others pass between `peek` and `charge`: a limit on failed logins
-        uses `check` before the password is compared, and `refund` if it is right.
+        uses `reserve` before the password is compared, and settles 0 if it is right.
         """
-        return self.decide(self._encode(Operation.PEEK, policy, subject, cost, endpoint, overrides))
+        call = self._encode(Operation.PEEK, policy, subject, cost, endpoint, overrides, share=share, anchor=anchor)
+        return self.decide(call)
 
     def charge(
-        self, policy: Policy | Limit, subject: str, *, cost: int = 1, endpoint: str | None = None, overrides: bool = True
+        self,
+        policy: Policy | Limit,
+        subject: str,
+        *,
+        cost: CostGiven = 1,
+        endpoint: str | None = None,
+        overrides: bool = True,
+        anchor: Anchor = None,
     ) -> Answer:
         """Spend a cost whatever the maximum: what a request turned out to cost. Slots are not touched."""
-        return self.decide(self._encode(Operation.CHARGE, policy, subject, cost, endpoint, overrides))
+        return self.decide(self._encode(Operation.CHARGE, policy, subject, cost, endpoint, overrides, anchor=anchor))
 
     def refund(
-        self, policy: Policy | Limit, subject: str, *, cost: int = 1, endpoint: str | None = None, overrides: bool = True
+        self,
+        policy: Policy | Limit,
+        subject: str,
+        *,
+        cost: CostGiven = 1,
+        endpoint: str | None = None,
+        overrides: bool = True,
+        anchor: Anchor = None,
     ) -> Answer:
-        """Give back what was spent, never more than is used. Slots are not touched.
+        """Give back what was spent a moment ago, never more than is used. Slots are not touched.
 
-        Not for giving back in a later window: what was spent in a window that has ended is taken from the current one.
+        Not for giving back later: what was spent in a window that has ended is taken from the current one. `reserve` and
+        `settle` return to the window in which was spent.
         """
-        return self.decide(self._encode(Operation.REFUND, policy, subject, cost, endpoint, overrides))
+        return self.decide(self._encode(Operation.REFUND, policy, subject, cost, endpoint, overrides, anchor=anchor))
+
+    def settle(
+        self,
+        policy: Policy | Limit,
+        subject: str,
+        reservation: str,
+        *,
+        actual: CostGiven,
+        known: CostGiven = 0,
+        endpoint: str | None = None,
+        overrides: bool = True,
+        hold: float = HOLD,
+        anchor: Anchor = None,
+    ) -> Answer:
+        """Settle the reservation of that id: what it did not need returns to its window, what it needed beyond is charged.
+
+        known is its `estimate`, if the answer to `reserve_now` has arrived. A settle that is sent again changes nothing.
+        """
+        call = self._encode(
+            Operation.SETTLE, policy, subject, actual, endpoint, overrides, checked_id(reservation), anchor=anchor
+        )
+        was_known = 0 if known == 0 else cost_of(call.compiled.units, known)
+        return self.decide(call._replace(extra=Extra(hold_ms=hold_ms(hold), known=was_known)))
 
     def reset(self, policy: Policy | Limit, subject: str, *, endpoint: str | None = None) -> Answer:
         """Forget what a subject has used; its override stays."""
@@ -154,18 +237,58 @@ class Operations(ABC, Generic[Answer, StoreKind, Given]):
         operation: Operation,
         policy: Policy | Limit,
         subject: str,
-        cost: int,
+        cost: CostGiven,
         endpoint: str | None,
         overrides: bool,
         slot: str | None = None,
+        share: float | None = None,
+        anchor: Anchor = None,
     ) -> Call:
         if slot is not None and not (isinstance(slot, str) and slot.isprintable() and slot):
             raise ConfigurationError(f"slot {slot!r} is not a text that can be printed")
-        call = encode(policy, subject, endpoint, self.prefix, operation, cost, overrides, slot)
-        if slot is not None and not call.compiled.has_slots:
+        extra = None if share is None else Extra(share=checked_share(share))
+        policy = _anchored(policy, anchor)
+        call = encode(policy, subject, endpoint, self.prefix, operation, cost, overrides, slot, extra)
+        if operation in _OF_SLOTS and not call.compiled.has_slots:
             names = ", ".join(limit.name for limit in call.compiled.limits)
             raise ConfigurationError(f"no limit of {names} is a concurrency limit: use check(), not {operation}()")
         return call
+
+    def _reserve_call(
+        self,
+        policy: Policy | Limit,
+        subject: str,
+        estimate: CostGiven,
+        *,
+        reservation: str | None,
+        endpoint: str | None,
+        overrides: bool,
+        share: float | None,
+        clamp: bool,
+        hold: float,
+        anchor: Anchor,
+    ) -> Call:
+        slot = new_slot() if reservation is None else checked_id(reservation)
+        call = self._encode(Operation.RESERVE, policy, subject, estimate, endpoint, overrides, slot, anchor=anchor)
+        fraction = None if share is None else checked_share(share)
+        return call._replace(extra=Extra(fraction, bool(clamp), hold_ms(hold)))
+
+    def _all(self, operation: Operation, checks: Checks, share: float | None) -> list[Call]:
+        """Make the calls of several checks of one request; reserves of one request have one id."""
+        slot = new_slot() if operation is Operation.RESERVE else None
+        extra = None if share is None else Extra(share=checked_share(share))
+        if operation is Operation.RESERVE:
+            extra = Extra(share=None if extra is None else extra.share, hold_ms=hold_ms(HOLD))
+        calls = []
+        for policy, subject, *cost in checks:
+            given = cost[0] if cost else 1
+            call = encode(policy, subject, prefix=self.prefix, operation=operation, cost=given, slot=slot, extra=extra)
+            if call.compiled.has_slots and operation in (Operation.CHECK, Operation.TAKE):
+                raise _needs_slot(call)
+            calls.append(call)
+        if not calls:
+            raise ConfigurationError("checks are empty: give at least one policy and its subject")
+        return calls
 
     @abstractmethod
     def _open(self, store: Any) -> StoreKind:
@@ -248,6 +371,18 @@ class Operations(ABC, Generic[Answer, StoreKind, Given]):
             if started:
                 notify_decision(call, None, mode, started, self.prefix, outage.reason)
             raise
+
+
+def reserved(call: Call, result: RateLimitResult) -> Reservation:
+    """Return what a reserve of one policy has made; with a clamp, what was taken is what was reserved."""
+    if result.taken is not None and result.allowed:
+        taken = result.taken
+        call = call._replace(cost=taken if isinstance(taken, int) else tuple(taken.values()))
+    return Reservation([Booking(call, (Part.of(call),), result)], result)
+
+
+def _anchored(policy: Policy | Limit, anchor: Anchor) -> Policy | Limit:
+    return policy if anchor is None else as_policy(policy).anchored(anchor)
 
 
 def new_slot() -> str:
