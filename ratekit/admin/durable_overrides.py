@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ratekit.admin.override_copies import INTERVAL, Copied, Follower, OverrideCopies, has_ended, now, seconds_left
-from ratekit.admin.override_hash import NUMBERS, Numbers, Override, field_name, parse_override, remarks
+from ratekit.admin.override_hash import NUMBERS, Numbers, Override, as_epoch, field_name, parse_override, remarks
 from ratekit.admin.overrides import as_place
 from ratekit.admin.targets import SyncTarget
 from ratekit.core.errors import ConfigurationError, MissingExtraError, RateLimitUnavailable
@@ -79,6 +79,7 @@ class DurableOverrides:
         expiry: float | None = None,
         burst: int | None = None,
         unlimited: bool = False,
+        until: datetime.datetime | float | None = None,
         limit: str | None = None,
         valid_until: datetime.datetime | float | None = None,
         reason: str | None = None,
@@ -91,13 +92,13 @@ class DurableOverrides:
         arguments are those of set_rate_limit_override.
         """
         place = as_place(self._copies.prefix, endpoint, org_id, project_id, subject, key_suffix)
-        numbers = Numbers(max_requests, expiry, burst, unlimited).check_given().as_fields(limit)
+        numbers = Numbers(max_requests, expiry, burst, unlimited, as_epoch(until)).check_given().as_fields(limit)
         remarks(reason, set_by, None)
-        until = _checked_until(valid_until)
+        ends = _checked_until(valid_until)
         with self._writing() as connection:
             known = override_table.find(connection, self.tenant, place.subject, place.endpoint)
             kept = {} if known is None else _without(known.fields, limit)
-            row = OverrideRow(place.subject, place.endpoint, kept | numbers, until, set_by, reason, tenant=self.tenant)
+            row = OverrideRow(place.subject, place.endpoint, kept | numbers, ends, set_by, reason, tenant=self.tenant)
             row = override_table.put(connection, row, now())
         return self._answer(row, is_copied=self._copy_change())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any, overload
 
 from ratekit.admin.fleet_mode import SOURCE, FleetMode, get_fleet_mode
@@ -11,6 +12,7 @@ from ratekit.admin.override_hash import Numbers
 from ratekit.admin.overrides import Override, get_rate_limit_override
 from ratekit.core.compiled import as_policy
 from ratekit.core.errors import RateLimitUnavailable
+from ratekit.core.keys import ALL_ENDPOINTS
 from ratekit.core.limit_text import format_seconds
 from ratekit.core.limits import Limit, Policy
 from ratekit.core.modes import RateLimitMode, as_mode, mode_sources, weakest
@@ -153,6 +155,7 @@ class _Question:
     def ask(self, limiter: RateLimiter) -> Explanation:
         result = limiter.peek(self.policy, self.subject, cost=self.cost, endpoint=self.endpoint)
         override = get_rate_limit_override(limiter, endpoint=self.endpoint, subject=self.subject)
+        override = override or get_rate_limit_override(limiter, endpoint=ALL_ENDPOINTS, subject=self.subject)
         return self._answer(result, override, get_fleet_mode(limiter))
 
     def ask_async(self, limiter: AsyncRateLimiter) -> Coroutine[Any, Any, Explanation]:
@@ -162,6 +165,7 @@ class _Question:
     async def _awaited(self, limiter: AsyncRateLimiter, peek: Coroutine[Any, Any, RateLimitResult]) -> Explanation:
         result = await peek
         override = await get_rate_limit_override(limiter, endpoint=self.endpoint, subject=self.subject)
+        override = override or await get_rate_limit_override(limiter, endpoint=ALL_ENDPOINTS, subject=self.subject)
         return self._answer(result, override, await get_fleet_mode(limiter))
 
     def _answer(self, result: RateLimitResult, override: Override | None, fleet: FleetMode | None) -> Explanation:
@@ -197,7 +201,7 @@ def describe_tier(tier: Tier) -> str:
 
 def describe_override(override: Override) -> str:
     """Return an override in one line."""
-    first = _numbers(Numbers(override.max_requests, override.expiry, override.burst, override.unlimited))
+    first = _numbers(override.numbers)
     parts = [first] if first else []
     parts += [f"{name}: {_numbers(numbers)}" for name, numbers in override.limits.items()]
     parts += [f"unreadable: {', '.join(override.unreadable)}"] if override.unreadable else []
@@ -216,7 +220,12 @@ def _seconds(value: float) -> str:
     return format_seconds(round(value, 3))
 
 
+def _as_time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
 def _numbers(numbers: Numbers) -> str:
     words = [f"{name} {getattr(numbers, name)}" for name in ("max_requests", "burst") if getattr(numbers, name) is not None]
     words += [f"expiry {format_seconds(numbers.expiry)}"] if numbers.expiry is not None else []
+    words += [f"refused until {_as_time(numbers.until)}"] if numbers.until is not None else []
     return " ".join([*words, "unlimited"] if numbers.unlimited else words)

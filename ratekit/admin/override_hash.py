@@ -1,6 +1,6 @@
 """The fields of an override's hash: values, and pure functions that write and parse them.
 
-max_requests, expiry, burst, unlimited                   for the policy's first limit
+max_requests, expiry, burst, unlimited, until            for the policy's first limit
 <limit>.max_requests, <limit>.expiry, …                  for the limit of that name
 note, set_by, set_at                                     for people; the script ignores them
 endpoint, subject                                        only if that part of the key is hashed and cannot be parsed
@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from ratekit.core.errors import ConfigurationError
@@ -21,24 +22,30 @@ from ratekit.core.limits import LONGEST_WINDOW, MOST_REQUESTS, SHORTEST_WINDOW, 
 
 LONGEST_TTL = 3_155_760_000.0  # a hundred years, in seconds
 LONGEST_NOTE = 500  # characters; each check of the subject reads the hash
-NUMBERS = ("max_requests", "expiry", "burst", "unlimited")
+LATEST = 253_402_300_799.0  # the end of the year 9999, in seconds since the epoch
+NUMBERS = ("max_requests", "expiry", "burst", "until", "unlimited")
 _WHOLE = re.compile(r"\d{1,32}", re.ASCII)
 _DECIMAL = re.compile(r"\d+\.?\d*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The numbers that replace those of one limit. None keeps the limit's own. expiry is the window, in seconds."""
+    """The numbers that replace those of one limit. None keeps the limit's own. expiry is the window, in seconds.
+
+    until, in seconds since the epoch, is when the limit stops to refuse everything.
+    """
 
     max_requests: int | None = None
     expiry: float | None = None
     burst: int | None = None
     unlimited: bool = False
+    until: float | None = None
 
     def __post_init__(self) -> None:
         _refuse_bad_count("max_requests", self.max_requests, least=0)
         _refuse_bad_count("burst", self.burst, least=1)
         _refuse_bad_seconds("expiry", self.expiry, SHORTEST_WINDOW, LONGEST_WINDOW)
+        _refuse_bad_seconds("until", self.until, 0, LATEST)
         if not isinstance(self.unlimited, bool):
             raise ConfigurationError(f"unlimited {self.unlimited!r} is neither True nor False")
 
@@ -46,7 +53,9 @@ class Numbers:
         """Return the numbers unchanged. Raises ConfigurationError if there are none, or if they contradict each other."""
         given = [name for name in NUMBERS[:-1] if getattr(self, name) is not None]
         if not given and not self.unlimited:
-            raise ConfigurationError("the override has no numbers: give max_requests, expiry, burst or unlimited=True")
+            raise ConfigurationError(
+                "the override has no numbers: give max_requests, expiry, burst, until or unlimited=True"
+            )
         if given and self.unlimited:
             raise ConfigurationError(f"unlimited True contradicts {given[0]}: give only one of them")
         return self
@@ -57,6 +66,7 @@ class Numbers:
             "max_requests": self.max_requests,
             "expiry": None if self.expiry is None else format_seconds(self.expiry),
             "burst": self.burst,
+            "until": None if self.until is None else format_seconds(self.until),
             "unlimited": 1 if self.unlimited else None,
         }
         return {field_name(name, limit): str(value) for name, value in values.items() if value is not None}
@@ -82,6 +92,7 @@ class Override:
     set_at: float | None = None
     expires_in: float | None = None  # None: never
     unreadable: tuple[str, ...] = ()
+    until: float | None = None
 
     @property
     def org_id(self) -> str | None:
@@ -95,9 +106,14 @@ class Override:
         project = OverrideKey(self.endpoint, self.subject).project
         return project[1] if project else None
 
+    @property
+    def numbers(self) -> Numbers:
+        """Its own numbers, which are for the policy's first limit."""
+        return Numbers(self.max_requests, self.expiry, self.burst, self.unlimited, self.until)
+
     def as_fields(self) -> dict[str, str]:
         """Return the fields of the hash, without those that keep hashed parts of the key."""
-        fields = Numbers(self.max_requests, self.expiry, self.burst, self.unlimited).as_fields(None)
+        fields = self.numbers.as_fields(None)
         for name, numbers in self.limits.items():
             fields |= numbers.as_fields(name)
         if not fields:
@@ -117,6 +133,15 @@ def remarks(note: str | None, set_by: str | None, set_at: float | None) -> dict[
         if text is not None:
             fields[name] = _checked_text(name, text)
     return fields
+
+
+def as_epoch(until: datetime | float | None) -> float | None:
+    """Return an end as seconds since the epoch. Raises ConfigurationError for a datetime without a time zone."""
+    if not isinstance(until, datetime):
+        return until
+    if until.tzinfo is None:
+        raise ConfigurationError(f"until {until!r} has no time zone: nobody can tell when that is")
+    return until.timestamp()
 
 
 def ttl_ms(override_ttl: float | None) -> int:
@@ -153,9 +178,10 @@ def parse_override(key: OverrideKey, fields: Mapping[str, str], expires_in: floa
 
 def _parse_number(name: str, text: str) -> int | float | bool | None:
     """Return the number in a field, as the script parses it; None if it is invalid."""
-    if not (_DECIMAL if name == "expiry" else _WHOLE).fullmatch(text) or len(text) > 32:
+    is_decimal = name in ("expiry", "until")
+    if not (_DECIMAL if is_decimal else _WHOLE).fullmatch(text) or len(text) > 32:
         return None
-    value = float(text) if name == "expiry" else int(text)
+    value = float(text) if is_decimal else int(text)
     try:
         Numbers(**{name: value == 1 if name == "unlimited" and value < 2 else value})  # type: ignore[arg-type]
     except ConfigurationError:

@@ -7,12 +7,13 @@ counters of elements ("/elements"). The next decision uses what was written.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import NamedTuple
 
 from ratekit.admin import override_flows
 from ratekit.admin.commands import Flow, Result, prefix_of
 from ratekit.admin.override_flows import OverridePage, Selection
-from ratekit.admin.override_hash import NUMBERS, Numbers, Override, field_name, remarks, ttl_ms
+from ratekit.admin.override_hash import NUMBERS, Numbers, Override, as_epoch, field_name, remarks, ttl_ms
 from ratekit.admin.targets import Target, sync_or_async
 from ratekit.core import clock, keys
 from ratekit.core.errors import ConfigurationError
@@ -45,6 +46,7 @@ def set_rate_limit_override(
     expiry: float | None = None,
     burst: int | None = None,
     unlimited: bool = False,
+    until: datetime | float | None = None,
     limit: str | None = None,
     override_ttl: float | None = None,
     note: str | None = None,
@@ -54,13 +56,16 @@ def set_rate_limit_override(
 ) -> Flow[Override]:
     """Write the numbers of one limit, in place of those that the override had for it. Returns the Override as stored.
 
+    - endpoint: "*" is for all endpoints of the subject, wherever an override of the endpoint says nothing of a limit
     - limit: the name of the limit; by default the policy's first
     - max_requests: 0 blocks the subject
     - expiry: the window, in seconds
+    - until: a datetime or seconds since the epoch; everything is refused until then, with the wait in the answer. With
+      until, a max_requests of 0 blocks no longer than that
     - override_ttl: seconds until the whole override ends, with the numbers of its other limits; None for never
     """
     place = as_place(prefix_of(store, prefix), endpoint, org_id, project_id, subject, key_suffix)
-    numbers = Numbers(max_requests, expiry, burst, unlimited).check_given().as_fields(limit)
+    numbers = Numbers(max_requests, expiry, burst, unlimited, as_epoch(until)).check_given().as_fields(limit)
     texts = remarks(note, set_by, clock.now()) | place.originals()
     old = {field_name(name, limit) for name in NUMBERS} | {"note", "set_by"}
     change = override_flows.change(
@@ -176,6 +181,8 @@ def as_place(
         given = f"subject {subject!r}, org_id {org_id!r} and project_id {project_id!r}"
         raise ConfigurationError(f"{given} do not say whose override it is: give a subject, or both ids")
     where = _endpoint(endpoint, key_suffix)
+    if where == keys.ALL_ENDPOINTS:
+        return Place(keys.wide_override_key(prefix, subject), where, subject)
     return Place(keys.override_key(prefix, where, subject), where, subject)
 
 

@@ -17,8 +17,20 @@ from ratekit.admin.explain import describe_override, printable
 from ratekit.admin.override_lines import override_as_line, override_from_line
 from ratekit.admin.overrides import Override
 from ratekit.cli.counters import override_line
-from ratekit.cli.session import Function, Seconds, Session, load_rules, operator, rule_of, table, with_rules, with_store
+from ratekit.cli.session import (
+    Function,
+    Seconds,
+    Session,
+    Time,
+    load_rules,
+    operator,
+    rule_of,
+    table,
+    with_rules,
+    with_store,
+)
 from ratekit.core.errors import ConfigurationError
+from ratekit.core.keys import ALL_ENDPOINTS
 from ratekit.database.urls import URL_VARIABLE as DATABASE_VARIABLE
 from ratekit.web.plans import as_rule_policy
 from ratekit.web.table import Rules
@@ -27,7 +39,7 @@ if TYPE_CHECKING:
     from ratekit.admin.durable_overrides import Change, DurableOverrides
 
 _PAGE = 1000
-_NUMBERS = ("max_requests", "expiry", "burst")
+_NUMBERS = ("max_requests", "expiry", "burst", "until")
 
 
 @click.group(short_help="Set, list, copy and delete a subject's own numbers.")
@@ -95,6 +107,7 @@ def with_subject(function: Function) -> Function:
 @click.option("--expiry", type=Seconds(), help="The window: 60, 90s, 15min, 1h.")
 @click.option("--burst", type=int, help="The capacity of a token bucket.")
 @click.option("--unlimited", is_flag=True, help="Lift the limit.")
+@click.option("--until", type=Time(), help="Refuse everything until then: 2026-12-01T08:00:00Z, or seconds since the epoch.")
 @click.option("--limit", help="The name of the limit; by default the policy's first.")
 @click.option("--ttl", "override_ttl", type=Seconds(), help="When the override ends by itself: 24h, 7d.")
 @click.option("--note", help="Why.")
@@ -108,7 +121,8 @@ def set_(
 ) -> None:
     """Write the numbers of SUBJECT on ENDPOINT, in place of those that it had. The next request uses them.
 
-    ENDPOINT is a route or a rule as the application declares it, not the path of one request. There are no wildcards.
+    ENDPOINT is a route or a rule as the application declares it, not the path of one request. There are no wildcards, but
+    '*' alone is for all endpoints of SUBJECT, wherever an override of the endpoint says nothing of a limit.
     With --rules, an endpoint or a limit that the application does not have is refused, unless you --force it.
     With a database, the override lasts there, and is copied to the store.
 
@@ -118,9 +132,10 @@ def set_(
       ratekit overrides set /search user:42 --limit hour --max-requests 10000 --note 'ticket 77'
       ratekit overrides set '/items/{id}' user:42 --max-requests 10 --rules shop.limits:RULES
       ratekit overrides set /webhook '*/webhook' --unlimited
+      ratekit overrides set '*' user:42 --until 2026-12-01T08:00:00Z --note abuse
     """
     if not numbers["unlimited"] and all(numbers[name] is None for name in _NUMBERS):
-        raise click.UsageError("the override has no numbers: give --max-requests, --expiry, --burst or --unlimited")
+        raise click.UsageError("the override has no numbers: give --max-requests, --expiry, --burst, --until or --unlimited")
     _refuse_no_match([*_wildcards(who), *(_unknown(who, numbers["limit"], rules) if rules else ())], force)
     if database:
         override = _set_durable(session, database, who, numbers)
@@ -361,6 +376,8 @@ def _wildcards(who: dict[str, Any]) -> Iterator[str]:
 def _unknown(who: dict[str, Any], limit: str | None, where: str) -> Iterator[str]:
     """Yield what the application's rules do not have: the endpoint, or the limit."""
     rules, endpoint = load_rules(where), who["endpoint"]
+    if endpoint == ALL_ENDPOINTS:
+        return
     rule = rule_of(rules, endpoint) if isinstance(rules, Rules) else None
     if isinstance(rules, Rules) and rule is None:
         yield f"endpoint {endpoint!r} has no limits in --rules {where!r}"

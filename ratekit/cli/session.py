@@ -9,6 +9,7 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import click
@@ -189,6 +190,24 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]
             return value if isinstance(value, float) else parse_seconds(value)
         except ConfigurationError as error:
             self.fail(str(error), param, ctx)
+
+
+class Time(click.ParamType):  # type: ignore[type-arg]
+    """Seconds since the epoch, or a date and time with its zone such as 2026-12-01T08:00:00Z."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the seconds since the epoch."""
+        try:
+            at = value if isinstance(value, float) else float(value) if value.isdigit() else datetime.fromisoformat(value)
+        except ValueError:
+            self.fail(
+                f"{value!r} is not a time: write it like 2026-12-01T08:00:00Z, or in seconds since the epoch", param, ctx
+            )
+        if isinstance(at, datetime) and at.tzinfo is None:
+            self.fail(f"{value!r} has no time zone: add Z for UTC", param, ctx)
+        return at.timestamp() if isinstance(at, datetime) else at
 
 
 def operator() -> str | None:

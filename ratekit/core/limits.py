@@ -273,13 +273,17 @@ def check_unit(unit: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _anchored(policy: Policy, anchor: int | date) -> Policy:
-    limits = [
-        limit if limit.calendar is None else replace(limit, calendar=limit.calendar.anchored(anchor))
-        for limit in policy.limits
-    ]
-    if all(limit.calendar is None for limit in limits):
+    if all(limit.calendar is None for limit in policy.limits):
         raise ConfigurationError(f"anchor {anchor!r} makes no sense for policy {policy.name!r}: no limit has a calendar")
-    return Policy(policy.name, limits)
+    return Policy(policy.name, [_with_anchor(limit, anchor) for limit in policy.limits])
+
+
+def _with_anchor(limit: Limit, anchor: int | date) -> Limit:
+    """Return a limit with another anchor. The day of a month is one for months only."""
+    calendar = limit.calendar
+    if calendar is None or (isinstance(anchor, int) and calendar.period != "month"):
+        return limit
+    return replace(limit, calendar=calendar.anchored(anchor))
 
 
 def as_limits(value: Limit | str) -> list[Limit]:

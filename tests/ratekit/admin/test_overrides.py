@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import fakeredis
@@ -399,3 +400,42 @@ def test_override_is_restored_as_another_store_had_it(limiter, admin):
     assert replace(restored, expires_in=None) == replace(copy, expires_in=None)
     assert 80 < restored.expires_in <= 90
     assert admin("get", subject="u", endpoint="e").limits == copy.limits
+
+
+def test_override_until_a_time_refuses_with_the_wait_and_ends_then(limiter, ratekit_clock):
+    ratekit_clock.set(1_800_000_000)
+    policy = Policy("e", [Limit(5, 60)])
+    ends = datetime.fromtimestamp(1_800_000_030, UTC)
+    stored = limiter.finish(overrides.set_rate_limit_override(limiter.limiter, endpoint="e", subject="u", until=ends))
+    assert (stored.until, stored.max_requests) == (1_800_000_030, None)
+    assert limiter.check(policy, "u").retry_after == 30
+    ratekit_clock.advance(30)
+    assert limiter.check(policy, "u").allowed
+
+
+def test_override_that_only_refuses_until_a_time_lives_no_longer(limiter):
+    until = time.time() + 100
+    for numbers in ({}, {"max_requests": 0}):
+        set_one = overrides.set_rate_limit_override
+        stored = limiter.finish(set_one(limiter.limiter, endpoint="e", subject="u", until=until, **numbers))
+        assert 95 < stored.expires_in < 105
+    lasting = limiter.finish(set_one(limiter.limiter, endpoint="e", subject="u", until=until, max_requests=7))
+    assert lasting.expires_in is None
+
+
+def test_override_for_all_endpoints_applies_below_an_exact_one(limiter):
+    one, two = Policy("one", [Limit(5, 60)]), Policy("two", [Limit(5, 60)])
+    for endpoint, most in (("*", 50), ("two", 7)):
+        change = overrides.set_rate_limit_override
+        limiter.finish(change(limiter.limiter, endpoint=endpoint, subject="u", max_requests=most))
+    assert [limiter.check(policy, "u").max_requests for policy in (one, two)] == [50, 7]
+    listed = limiter.finish(overrides.list_rate_limit_overrides(limiter.limiter, endpoint="*"))
+    assert [(override.endpoint, override.subject) for override in listed] == [("*", "u")]
+    assert limiter.finish(overrides.delete_rate_limit_override(limiter.limiter, endpoint="*", subject="u"))
+    assert limiter.check(one, "u").max_requests == 5
+
+
+@pytest.mark.parametrize("until", [datetime(2027, 1, 1), -1, "soon", 1e12])
+def test_until_that_makes_no_sense_is_refused(until):
+    with pytest.raises(ConfigurationError, match="until"):
+        overrides.set_rate_limit_override(RateLimiter(MemoryStore()), endpoint="e", subject="u", until=until)
