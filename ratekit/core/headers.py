@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ratekit.core.errors import ConfigurationError
+from ratekit.core.limits import REQUESTS
 
 if TYPE_CHECKING:
     from ratekit.core.results import RateLimitResult, Tier
@@ -128,21 +129,43 @@ def _epoch_window(result: RateLimitResult) -> tuple[int, ...]:
 
 
 def _items(result: RateLimitResult) -> tuple[str, ...]:
-    tiers = [tier for tier in result.tiers if not tier.limit.shadow and not tier.unlimited]
-    state = (_state_item(tier) for tier in tiers if tier.name == result.limit)
-    return ", ".join(_policy_item(tier) for tier in tiers), ", ".join(state)
+    """Say the quota of every limit, and what is left of the binding one, and of the scarcest of every other unit."""
+    all_tiers = result.tiers
+    tiers = [tier for tier in all_tiers if not tier.limit.shadow and not tier.unlimited]
+    shown_tiers = {tier.limit.unit: tier for tier in sorted(tiers, key=_left, reverse=True) if not _is_slot(tier)}
+    binding = all_tiers[result.binding]
+    others = [tier for unit, tier in shown_tiers.items() if unit != binding.limit.unit]
+    state = [_state_item(tier) for tier in ([binding] if binding in tiers else []) + others]
+    return ", ".join(_policy_item(tier, result.decided_at) for tier in tiers), ", ".join(state)
 
 
-def _policy_item(tier: Tier) -> str:
+def _left(tier: Tier) -> float:
+    return tier.remaining / max(tier.max_requests, 1)
+
+
+def _is_slot(tier: Tier) -> bool:
+    return tier.limit.algorithm == "concurrency"
+
+
+def _policy_item(tier: Tier, decided_at: float) -> str:
     """Say a limit's quota and window; not the window where an override may have changed it. A bucket's is what it takes
-    to fill it.
+    to fill it, and a calendar's is the period that runs.
     """
     item = f'"{tier.limit.title}";q={tier.max_requests}'
-    if tier.limit.algorithm == "concurrency":
+    if _is_slot(tier):
         return f'{item};qu="concurrent-requests"'
+    if tier.limit.unit != REQUESTS:
+        item = f'{item};qu="{tier.limit.unit}"'
     if tier.overridden:
         return item
-    return f"{item};w={whole_seconds(tier.limit.refill_seconds)}"
+    return f"{item};w={whole_seconds(_window_seconds(tier, decided_at))}"
+
+
+def _window_seconds(tier: Tier, decided_at: float) -> float:
+    if tier.limit.calendar is None:
+        return tier.limit.refill_seconds
+    before_end = decided_at + max(tier.reset_after - 1, 0)
+    return tier.limit.calendar.seconds_at(round(before_end * 1_000_000))
 
 
 def _state_item(tier: Tier) -> str:

@@ -78,7 +78,7 @@ def test_setting_that_is_no_dict_is_told(settings):
 
 
 @pytest.mark.parametrize(
-    "ratekit", [{"RULES": {"x": "5/month"}}, {"DEFAULT": "x"}, {"RULES": {"x": {"limits": "0/month"}}}], ids=str
+    "ratekit", [{"RULES": {"x": "5/fortnight"}}, {"DEFAULT": "x"}, {"RULES": {"x": {"limits": "0/fortnight"}}}], ids=str
 )
 def test_rate_that_cannot_be_read_is_told(told, ratekit):
     assert told(path("x/", hello, name="x"), **ratekit)[0] == ["ratekit.E003"]
@@ -140,7 +140,7 @@ def test_limit_by_project_without_identify_is_told(told, kind):
     assert "project_id pass" in text
 
 
-@pytest.mark.parametrize("rates", [{}, {"uploads": "5/month"}], ids=str)
+@pytest.mark.parametrize("rates", [{}, {"uploads": "5/fortnight"}], ids=str)
 def test_scope_of_drf_without_a_good_rate_is_told(told, settings, rates):
     members = {"throttle_classes": [ScopedRateLimitThrottle, RateLimitThrottle.of("5/s")], "throttle_scope": "uploads"}
     view = type("Uploads", (APIView,), members)

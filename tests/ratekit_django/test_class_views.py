@@ -118,7 +118,7 @@ def test_mixin_takes_a_rate_of_the_project(stack):
     assert [client.get("/x/").status_code for _ in range(2)] == [200, 429]
 
 
-@pytest.mark.parametrize("wrong", ["5/month", 7, [7]], ids=repr)
+@pytest.mark.parametrize("wrong", ["5/fortnight", 7, [7]], ids=repr)
 def test_mixin_refuses_nonsense_when_the_class_is_made(wrong):
     with pytest.raises((ConfigurationError, TypeError)):
         type("Mixed", (RateLimitMixin, Waited), {"rate_limits": wrong})

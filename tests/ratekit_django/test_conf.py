@@ -63,7 +63,7 @@ def test_store_is_that_of_the_environment_by_default(monkeypatch):
         ({"TEMPLATE": ""}, "TEMPLATE ''"),
         ({"TRUSTED_HOPS": -1}, "-1"),
         ({"TRUSTED_HEADER": "X-Client-IP"}, "X-Client-IP"),
-        ({"RULES": {"x": "5/month"}}, "RULES['x']: rate '5/month'"),
+        ({"RULES": {"x": "5/fortnight"}}, "RULES['x']: rate '5/fortnight'"),
         ({"RULES": {"x": {"limits": "5/s", "colour": "red"}}}, "colour"),
         ({"RULES": {"a b": "5/s"}}, "'a b'"),
         ({"RULES": {"x": None}}, "RULES['x']"),

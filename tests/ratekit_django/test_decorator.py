@@ -232,7 +232,7 @@ def test_whole_endpoint_is_counted_for_all_callers(stack):
         ({"max_requests": 0, "expiry": 60}, "max_requests 0"),
         ({"max_requests": 5, "expiry": -1}, "expiry -1"),
         ({"max_requests": 5}, "expiry None"),
-        ({"limits": "5/month"}, "'5/month'"),
+        ({"limits": "5/fortnight"}, "'5/fortnight'"),
         ({"limits": []}, "0 limits"),
         ({"max_requests": 5, "expiry": 60, "limits": "5/s"}, "exactly one"),
         ({"limits": "5/s", "by": "nose"}, "'nose'"),

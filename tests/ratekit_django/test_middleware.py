@@ -333,8 +333,8 @@ def test_limit_by_hand_counts_each_call_and_answers_none_where_nobody_is_named(s
 
 
 def test_wrong_settings_are_told_when_the_middleware_is_made(settings):
-    settings.RATEKIT = {"RULES": {"x": "5/month"}}
-    with pytest.raises(ConfigurationError, match="5/month"):
+    settings.RATEKIT = {"RULES": {"x": "5/fortnight"}}
+    with pytest.raises(ConfigurationError, match="5/fortnight"):
         RateLimitMiddleware(lambda request: HttpResponse())
 
 

@@ -149,8 +149,8 @@ def test_request_that_names_nobody_usable_is_a_400(client):
 
 
 def test_rate_that_makes_no_sense_is_refused_where_it_stands():
-    with pytest.raises(ConfigurationError, match="5/month"):
-        RateLimitThrottle("5/month")
+    with pytest.raises(ConfigurationError, match="5/fortnight"):
+        RateLimitThrottle("5/fortnight")
 
 
 def test_async_operation_is_limited_by_the_decorator_without_blocking(settings, redis_url, caplog):

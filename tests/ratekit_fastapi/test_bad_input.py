@@ -63,7 +63,7 @@ def test_argument_that_makes_no_sense_is_told_at_the_start(kind, field, value):
         ({"limits": ["5/min"], "policy": Policy("p", "5/min")}, "policy"),
         ({"limits": "5/minx"}, "'5/minx'"),
         ({"limits": ["20/s", "1000 a min"]}, "'1000 a min'"),
-        ({"limits": ["5/month"]}, "5/month"),
+        ({"limits": ["5/fortnight"]}, "5/fortnight"),
         ({"limits": [5]}, "5"),
         ({"limits": 5}, "5"),
         ({"limits": []}, "limits"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import http_sf
 import pytest
 
-from ratekit import ConfigurationError, Limit, Policy, RateLimiter
+from ratekit import Calendar, ConfigurationError, Limit, Policy, RateLimiter
 from ratekit.core import headers
 from ratekit.stores.memory import MemoryStore
 
@@ -142,3 +144,23 @@ def test_unavailable_problem_is_a_503():
     body = headers.unavailable_problem("timeout")
     assert body["type"].endswith("#temporary-reduced-capacity")
     assert (body["status"], body["detail"]) == (503, "The rate limit cannot be checked now: timeout")
+
+
+def test_every_unit_is_shown_with_its_name(ratekit_clock):
+    """The binding limit comes first, then the scarcest of every other unit."""
+    policy = Policy("llm", ["60/min", Limit(900, 60, unit="tokens", name="tokens"), Limit(9000, 3600, unit="tokens")])
+    result = RateLimiter(MemoryStore()).check(policy, "u", cost={"tokens": 800})
+    lines = result.to_headers("draft-11")
+    assert lines["RateLimit-Policy"] == (
+        '"minute";q=60;w=60, "tokens";q=900;qu="tokens";w=60, "tokens hour";q=9000;qu="tokens";w=3600'
+    )
+    assert lines["RateLimit"] == '"tokens";r=100;t=60, "minute";r=59;t=60'
+
+
+def test_window_of_a_calendar_is_the_period_that_runs(ratekit_clock):
+    ratekit_clock.set(datetime(2027, 2, 3, tzinfo=UTC).timestamp())
+    result = RateLimiter(MemoryStore()).check(Policy("quota", Limit(9, Calendar("month", tz="UTC"))), "u")
+    assert result.to_headers("draft-11") == {
+        "RateLimit-Policy": f'"month";q=9;w={28 * 86400}',
+        "RateLimit": f'"month";r=8;t={26 * 86400}',
+    }

@@ -367,7 +367,21 @@ def test_one_text_for_exempt_is_refused():
 
 @pytest.mark.parametrize(
     "limits",
-    ["100", "x/min", "100/fortnight", "", "-1/min", "0/month", 5, None, object(), [], ["20/s", "x"], [5], ["1/s", "2/s"]],
+    [
+        "100",
+        "x/min",
+        "100/fortnight",
+        "",
+        "-1/min",
+        "0/fortnight",
+        5,
+        None,
+        object(),
+        [],
+        ["20/s", "x"],
+        [5],
+        ["1/s", "2/s"],
+    ],
 )
 def test_malformed_rate_is_refused(limits):
     with pytest.raises(ConfigurationError):
