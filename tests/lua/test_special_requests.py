@@ -55,16 +55,16 @@ def test_share_of_slots_keeps_slots_free(bench: Bench):
 @pytest.mark.parametrize("algorithm", WINDOWED)
 def test_take_spends_as_much_as_fits_in_every_limit(bench: Bench, algorithm):
     policy = Policy("search", [Limit(10, 60, algorithm=algorithm, name="one"), Limit(7, 60, name="two")])
-    assert decide(bench, policy, 3, Operation.TAKE).figures[-1] == 3
+    assert decide(bench, policy, 3, Operation.TAKE).taken == 3
     result = decide(bench, policy, 30, Operation.TAKE)
-    assert (result.figures[-1], [result.figures[2], result.figures[8]]) == (4, [7, 7])
+    assert (result.taken, [tier.used for tier in result.tiers]) == (4, [7, 7])
     refused = decide(bench, policy, 30, Operation.TAKE)
-    assert (refused.figures[-1], refused.figures[6]) == (0, 0)
+    assert (refused.taken, refused.allowed) == (0, False)
 
 
 def test_take_by_units_shrinks_each_unit_by_its_own_limits(bench: Bench):
     policy = Policy("search", ["60/min", Limit(100, 60, unit="tokens")])
-    assert list(decide(bench, policy, {"tokens": 800}, Operation.TAKE).figures[-2:]) == [1, 100]
+    assert decide(bench, policy, {"tokens": 800}, Operation.TAKE).taken == {"requests": 1, "tokens": 100}
 
 
 def test_until_refuses_everything_with_the_honest_wait_and_is_forgotten_after(bench: Bench, clock):
