@@ -55,7 +55,7 @@ BAD = {
     "'7 parsecs'": ["overrides", "set", "/x", "u", "--expiry", "7 parsecs"],
     "'many'": ["overrides", "set", "/x", "u", "--max-requests", "many"],
     r"endpoint '/a\x1b[2J'": ["overrides", "set", "/a\x1b[2J", "u", "--max-requests", "1"],
-    "give --max-requests, --expiry, --burst or --unlimited": ["overrides", "set", "/x", "u"],
+    "give --max-requests, --expiry, --burst, --until or --unlimited": ["overrides", "set", "/x", "u"],
     "give SUBJECT, or --org and --project": ["overrides", "set", "/x", "--org", "1", "--max-requests", "1"],
     "whose override it is": ["overrides", "get", "/x", "u", "--org", "1"],
     "subject 'user:*' has a wildcard": ["overrides", "set", "/x", "user:*", "--max-requests", "1"],
