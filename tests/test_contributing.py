@@ -26,7 +26,8 @@ def test_every_make_target_exists():
 def test_every_path_exists():
     paths = [path for path in re.findall(r"`([\w./]+)`", PAGE) if "/" in path or path.endswith(".md")]
     assert len(paths) > 15
-    assert [path for path in paths if not (ROOT / path).exists()] == []
+    made = ("build/",)  # by commands of the page
+    assert [path for path in paths if not path.startswith(made) and not (ROOT / path).exists()] == []
 
 
 def test_every_fixture_and_helper_that_is_named_exists():
