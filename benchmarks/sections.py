@@ -58,6 +58,7 @@ SECTIONS = {
     "http": Section("http:compare_http", lambda settings: 10 + 11 * min(settings.rounds, 12), "the program wrk", 2),
     "rules": Section("document_rules:compare_rules", lambda settings: 5 + 3 * min(settings.rounds, 12)),
     "service": Section("service:compare_service", lambda settings: 20 + 11 * min(settings.rounds, 9), "the program wrk", 2),
+    "envoy": Section("envoy:compare_envoy", lambda settings: 20 + 6 * min(settings.rounds, 12), "the extra grpc", 3),
     "import": Section("import_time:compare_import", lambda settings: 0.4 * settings.rounds),
     "plans": Section("limits_by_request:compare_limits_by_request", lambda settings: 0.3 * settings.rounds),
     "report": Section("reporting:compare_report", lambda settings: 0.6 * settings.rounds),

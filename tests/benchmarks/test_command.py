@@ -17,7 +17,7 @@ from benchmarks.sections import SECTIONS, Section
 from benchmarks.settings import Settings
 
 
-@pytest.mark.parametrize("name", ["memory", "redis", "cpu", "rules", "import", "plans"])
+@pytest.mark.parametrize("name", ["memory", "redis", "cpu", "envoy", "rules", "import", "plans"])
 def test_section_measures_ratios(name):
     rows = SECTIONS[name].run(name, Settings(2, server.wheel_server()))
     assert rows
