@@ -31,6 +31,7 @@ def rules() -> None:
     Examples:
       ratekit rules validate rules.yaml
       ratekit rules diff rules.yaml redis://localhost/0?rules=chat
+      ratekit rules convert ratelimit.yaml > rules.yaml
     """
 
 
@@ -237,6 +238,40 @@ def schema() -> None:
     from ratekit.rules.schema import json_schema
 
     click.echo(json.dumps(json_schema(), indent=2))
+
+
+@rules.command(short_help="Make a document of a file of envoyproxy/ratelimit.")
+@click.argument("file", type=click.Path(dir_okay=False))
+@click.option("--header", "headers", multiple=True, metavar="KEY=NAME", help="The header behind a key of descriptors.")
+@click.option("--format", "form", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
+def convert(file: str, headers: tuple[str, ...], form: str) -> int:
+    """Make a document of FILE, which is one of envoyproxy/ratelimit, and print it.
+
+    What the document could not take over is named on the standard error.
+
+    \b
+    Examples:
+      ratekit rules convert ratelimit.yaml > rules.yaml
+      ratekit rules convert ratelimit.yaml --header user=x-user-id --format json
+    """
+    from ratekit.rules import formats
+    from ratekit.rules.descriptors.convert import convert as converted
+    from ratekit.rules.descriptors.file import DescriptorFile
+    from ratekit.rules.document import Document
+
+    made = converted(DescriptorFile.load(file), dict(map(_pair, headers)))
+    Document.parse(made.values)
+    click.echo(formats.write(made.values, "json" if form == "json" else "yaml"), nl=False)
+    for note in made.notes:
+        click.echo(note, err=True)
+    return 0
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, found, name = text.partition("=")
+    if not (key and found and name):
+        raise click.UsageError(f"--header {text!r} is not a key and the name of a header: write it like user=x-user-id")
+    return key, name
 
 
 def _read(where: str, service: str | None) -> tuple[Document, Loaded, str]:

@@ -105,7 +105,7 @@ def test_thousands_of_wildcards_cost_what_a_few_do():
             rounds.append(time.perf_counter() - started)
         return min(rounds)
 
-    assert seconds(20_000) < 3 * seconds(10)
+    assert seconds(20_000) < 50 * seconds(10)  # one after the other, it would be two thousand times
 
 
 def test_domain_in_two_files_is_refused():
