@@ -18,6 +18,8 @@ from ratekit_service.checks import routes as checks
 from ratekit_service.checks import usage
 from ratekit_service.checks.front import Front
 from ratekit_service.checks.models import CheckAnswer, ProblemModel, RuleAnswer
+from ratekit_service.gateways.authorize import AuthorizeMiddleware
+from ratekit_service.gateways.deciding import authorize_by
 from ratekit_service.keys import routes as keys
 from ratekit_service.overrides import routes as overrides
 from ratekit_service.page import routes as page
@@ -47,7 +49,7 @@ def create_app(settings: Settings | None = None) -> Front:
     app.add_exception_handler(DatabaseUnavailable, _without_database)
     app.add_exception_handler(HTTPException, _http_error)
     _document_problems(app)
-    return Front(app, service)
+    return Front(AuthorizeMiddleware(app, authorize_by(service)), service)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from typing import Any
 
 from ratekit.admin.override_copies import Follower, OverrideCopies
 from ratekit.admin.violations import ViolationLog
-from ratekit.core.errors import DatabaseUnavailable, RateLimitUnavailable
+from ratekit.core.errors import DatabaseUnavailable, MissingExtraError, RateLimitUnavailable
 from ratekit.core.events import StoreState
 from ratekit.core.limits import Policy
 from ratekit.database.versions import KEPT, forget_deletions
@@ -54,6 +54,8 @@ class Service:
         self.metrics = Metrics()
         self.check_log = CheckLog(settings.log_checks)
         self.demo_key = ""  # of the demo's tenant, for the page
+        self._envoy = self._envoy_files()
+        self._envoy_host: Any = None
         self._tasks: list[asyncio.Task[None]] = []
         if self.tracer is not None:
             tracing.trace_database(self.tracer, self.database.engine)
@@ -70,8 +72,13 @@ class Service:
             asyncio.create_task(_repeated(self._keep_house, HOUSEKEEPING_SECONDS)),
         ]
 
+        if self._envoy is not None:
+            await self._start_envoy()
+
     async def stop(self) -> None:
         """End the work in the background, and write what is waiting."""
+        if self._envoy_host is not None:
+            await self._envoy_host.stop(self.settings.shutdown_seconds)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -84,6 +91,26 @@ class Service:
         self._administration.close()
         await asyncio.to_thread(self.database.close)
         await self.limiter.aclose()
+
+    def _envoy_files(self) -> Any:
+        """Return the files of the limits of Envoy's rate limit service, which may need an extra; None without a port."""
+        if not self.settings.grpc_port:
+            return None
+        try:
+            from ratekit_service.envoy.serving import RuleFiles
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("ratekit"):
+                raise
+            raise MissingExtraError("grpc_port", "grpc") from None
+        return RuleFiles([self.settings.rules])
+
+    async def _start_envoy(self) -> None:
+        from ratekit_service.envoy.serving import EnvoyHost
+
+        address = f"{self.settings.host}:{self.settings.grpc_port}"
+        limiter = self.limiter.with_on_outage(self.settings.on_outage)
+        self._envoy_host = EnvoyHost(address, self._envoy, limiter, shares_port=self.settings.workers > 1)
+        await self._envoy_host.start()
 
     def note(self, route: str, decisions: Sequence[Decision]) -> None:
         """Count decisions, and write their log lines."""

@@ -35,12 +35,15 @@ class Settings:
     - failure_limit: how many wrong keys and tokens one address may send
     - on_outage: what a plan does that says nothing about it; deadline: seconds that the store has for an answer
     - body_bytes, body_seconds: how large a request may be, and how long it may take to arrive
+    - grpc_port, rules: where Envoy's rate limit service listens, and the file, or the folder of files, of its limits
     - front: answer the hot paths before FastAPI, which is faster; off for comparing
     - tracing: "on", "off", or "auto": on if OTEL_EXPORTER_OTLP_ENDPOINT is set
     """
 
     host: str = "127.0.0.1"
     port: int = 8080
+    grpc_port: int = 0
+    rules: str = ""
     workers: int = 1
     tls_certificate: str = ""
     tls_key: str = field(default="", repr=False)
@@ -68,6 +71,9 @@ class Settings:
         for name in ("poll_seconds", "deadline", "body_seconds", "shutdown_seconds"):
             _refuse_outside(name, getattr(self, name), 0.001, 3600)
         _refuse_outside("port", self.port, 0, 65_535)
+        _refuse_outside("grpc_port", self.grpc_port, 0, 65_535)
+        if bool(self.grpc_port) != bool(self.rules):
+            raise ConfigurationError("grpc_port and rules belong together: give both, or none")
         _refuse_outside("workers", self.workers, 1, 256)
         _refuse_outside("body_bytes", self.body_bytes, 256, 16_777_216)
 

@@ -38,6 +38,10 @@ Then, with the token, a tenant, a plan and a key; and with the key, a check:
     -H 'content-type: application/json' -d '{"resource":"GET:/orders","subject":"user:42"}'
 
 \b
+With Envoy's rate limit service, in the same process:
+  ratekit serve --port 8080 --grpc-port 8081 --rules ratelimit.yaml
+
+\b
 Other variables:
   RATEKIT_ADMIN_TOKEN     the bearer token of /v1/admin; without it, administration is off
   RATEKIT_KEY_PEPPER      a secret that API keys are hashed with, the same in all instances
@@ -52,6 +56,8 @@ Other variables:
 @click.command(help=_HELP, short_help="Run the check service: limits over HTTP, for services in any language.")
 @click.option("--host", help="The address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", type=int, help="The port to listen on.  [default: 8080]")
+@click.option("--grpc-port", type=int, help="With --rules: the port of Envoy's rate limit service.")
+@click.option("--rules", metavar="FILE", help="The limits of Envoy's descriptors: a file of envoyproxy/ratelimit.")
 @click.option("--workers", type=int, help="How many processes. They need a redis:// store.  [default: 1]")
 @click.option(
     "--store", "store_url", metavar="URL", help=f"Where counters are: {stores.URL_VARIABLE}.  [default: memory://]"

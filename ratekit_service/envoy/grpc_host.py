@@ -41,7 +41,7 @@ class GrpcServer:
     """A gRPC server in the running event loop.
 
     max_connection_age is how many seconds a connection lives before clients are asked to connect anew, so that a load
-    balancer can spread them again; None: for ever.
+    balancer can spread them again; None: for ever. shares_port is for several workers on one port.
     """
 
     def __init__(
@@ -51,9 +51,10 @@ class GrpcServer:
         *,
         tls: Tls | None = None,
         max_connection_age: float | None = None,
+        shares_port: bool = False,
     ) -> None:
         self._health = health.aio.HealthServicer()
-        self._server = grpc.aio.server(options=_options(max_connection_age))
+        self._server = grpc.aio.server(options=_options(max_connection_age, shares_port=shares_port))
         handlers: dict[str, Any] = {
             "ShouldRateLimit": grpc.unary_unary_rpc_method_handler(_handler(service.should_rate_limit))
         }
@@ -98,9 +99,9 @@ def _handler(decide: Callable[[bytes], Awaitable[bytes]]) -> Callable[[bytes, An
     return should_rate_limit
 
 
-def _options(max_connection_age: float | None) -> list[tuple[str, Any]]:
+def _options(max_connection_age: float | None, *, shares_port: bool) -> list[tuple[str, Any]]:
     options: list[tuple[str, Any]] = [
-        ("grpc.so_reuseport", 0),  # a second server on the same port is an error, and not half of the calls
+        ("grpc.so_reuseport", int(shares_port)),  # a second server on the same port is an error, and not half of the calls
         ("grpc.max_receive_message_length", _MOST_RECEIVED),
         ("grpc.keepalive_time_ms", 60_000),  # a peer that is gone is noticed
         ("grpc.keepalive_timeout_ms", 20_000),

@@ -7,6 +7,7 @@ does what its `failure_mode_deny` says.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -95,10 +96,15 @@ class RateLimitService:
             lines = [(line.lower().encode(), value.encode()) for line, value in written.items()]
         else:
             lines = self._writer.raw_lines([binding])
-        return [header(*line) for line in (*lines, (RULE_HEADER, quote(name, safe=_SAFE).encode()))]
+        return [*(header(*line) for line in lines), _rule_header(name)]
 
 
 _SAFE = "!#$%&'()*+,/:;=?@[]^`{|}~ "  # what a header may have beside letters and digits
+
+
+@lru_cache(maxsize=4096)
+def _rule_header(name: str) -> bytes:
+    return header(RULE_HEADER, quote(name, safe=_SAFE).encode())
 
 
 def _observed(flow: Flow, results: list[RateLimitResult | None]) -> Generator[Step, Any, Verdict]:

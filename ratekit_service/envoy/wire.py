@@ -15,6 +15,7 @@ access to its fields take. `tests/ratekit_service/envoy/test_wire.py` compares b
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 UNKNOWN, OK, OVER_LIMIT = 0, 1, 2  # codes of a status
@@ -186,8 +187,9 @@ def write_response(code: int, statuses: Iterable[Status], headers: Iterable[byte
     return b"".join([b"\x08", _written(code), *map(_status, statuses), *headers])
 
 
+@lru_cache(maxsize=4096)
 def header(name: bytes, value: bytes) -> bytes:
-    """Write a header to add to the response."""
+    """Write a header to add to the response. Limits, rules and small numbers come again and again."""
     return _field(b"\x1a", _field(b"\x0a", name) + _field(b"\x12", value))
 
 
@@ -196,12 +198,17 @@ def _status(status: Status) -> bytes:
     parts = [b"\x08", _written(code)]
     if limit is not None:
         requests, unit, name = limit
-        inner = (b"\x08", _written(requests), b"\x10", _written(unit), _field(b"\x1a", name.encode()))
-        parts.append(_field(b"\x12", b"".join(inner)))
+        parts.append(_limit(requests, unit, name))
     parts += (b"\x18", _written(remaining))
     if reset is not None:
         parts.append(_field(b"\x22", b"\x08" + _written(reset)))
     return _field(b"\x12", b"".join(parts))
+
+
+@lru_cache(maxsize=4096)
+def _limit(requests: int, unit: int, name: str) -> bytes:
+    inner = (b"\x08", _written(requests), b"\x10", _written(unit), _field(b"\x1a", name.encode()))
+    return _field(b"\x12", b"".join(inner))
 
 
 def _field(tag: bytes, value: bytes) -> bytes:

@@ -1,0 +1,1 @@
+"""For proxies that ask over HTTP whether a request may pass: ext_authz, auth_request, forward auth."""

@@ -1,0 +1,161 @@
+"""`/v1/authorize`: a proxy asks whether a request may pass, and gets a status and header lines.
+
+The proxy says what is limited, and clients must not be able to. There are two forms, and each has one source for that:
+
+    /v1/authorize?resource=orders&by=header:x-user     the query, which the proxy writes: nginx, Traefik, Caddy, HAProxy
+    /v1/authorize/<the client's path>?<its query>      headers `x-ratekit-…` that the proxy sets: Envoy's ext_authz, which
+                                                       appends what the client has sent; its query is not read
+
+Any method is answered, as proxies use the client's own. Bodies are not read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+from urllib.parse import parse_qsl
+
+from ratekit.asgi import App, Receive, Scope, Send
+from ratekit.core.headers import PROBLEM_TYPE, RawLine
+from ratekit.web.client_address import TrustedProxies
+from ratekit.web.requests import asgi_header_lines, asgi_peer
+
+PATH = "/v1/authorize"
+STATUS_HEADER = b"x-ratelimit-status"
+DEFAULT_BY = "header:x-ratekit-subject"
+_FIELDS = ("resource", "by", "cost", "refuse", "plan_id")
+_LONGEST_QUERY = 4096
+_ONE_HOP = TrustedProxies.of(1)
+_STATUSES = {200: b"ok", 401: b"unauthorized", 403: b"forbidden", 429: b"limited", 503: b"unavailable"}
+
+
+class Authorization(NamedTuple):
+    """What a proxy asks."""
+
+    api_key: str | None
+    resource: str
+    subject: str
+    cost: int
+    plan_id: str | None
+    peer: str | None  # the address of the proxy
+
+
+class Answer(NamedTuple):
+    """A status, header lines without the length, and a body."""
+
+    status: int
+    headers: list[RawLine]
+    body: bytes
+
+
+Authorize = Callable[[Authorization], Awaitable[Answer]]
+
+
+class UnusableAuthorizationError(Exception):
+    """The proxy has asked something that makes no sense. The message names the field and the value."""
+
+
+class AuthorizeMiddleware:
+    """Answers `/v1/authorize`, and hands everything else to an application."""
+
+    def __init__(self, app: App, authorize: Authorize) -> None:
+        self.app = app
+        self._authorize = authorize
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http" or not (scope["path"] == PATH or scope["path"].startswith(f"{PATH}/")):
+            await self.app(scope, receive, send)
+            return
+        refuse = 429
+        try:
+            given = _given(scope)
+            refuse = _refuse(given)
+            answer = await self._authorize(_authorization(given, scope))
+        except UnusableAuthorizationError as error:
+            answer = _problem(str(error))
+        await _send(_with_status(answer, refuse), send)
+
+
+def _given(scope: Scope) -> Mapping[str, str]:
+    """Return what the proxy says, from the one source that is its own."""
+    if scope["path"] != PATH:
+        found = {name: _header(scope, f"x-ratekit-{name.replace('_', '-')}") for name in _FIELDS}
+        return {name: value for name, value in found.items() if value is not None}
+    query: bytes = scope.get("query_string", b"")
+    if len(query) > _LONGEST_QUERY:
+        raise UnusableAuthorizationError(f"the query has {len(query)} bytes, and at most {_LONGEST_QUERY} are read")
+    pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+    for name, _ in pairs:
+        if name not in _FIELDS:
+            raise UnusableAuthorizationError(f"the field {name[:100]!r} is unknown: there are {', '.join(_FIELDS)}")
+    if len(dict(pairs)) < len(pairs):
+        raise UnusableAuthorizationError("a field stands twice in the query")
+    return dict(pairs)
+
+
+def _authorization(given: Mapping[str, str], scope: Scope) -> Authorization:
+    if not given.get("resource"):
+        where = "the query" if scope["path"] == PATH else "the header 'x-ratekit-resource'"
+        raise UnusableAuthorizationError(f"resource is missing: {where} has to name what is limited")
+    peer = asgi_peer(scope)
+    subject = _subject(given.get("by", DEFAULT_BY), scope, peer)
+    key = _header(scope, "x-api-key")
+    return Authorization(key, given["resource"], subject, _cost(given), given.get("plan_id"), peer)
+
+
+def _subject(by: str, scope: Scope, peer: str | None) -> str:
+    """Return who is limited: what the proxy vouches for."""
+    if by == "ip":
+        return _ONE_HOP.subject(peer, asgi_header_lines(scope, "x-forwarded-for"))
+    kind, _, name = by.partition(":")
+    if kind != "header" or not name:
+        raise UnusableAuthorizationError(f"by {by[:100]!r} is neither 'ip' nor 'header:' with a name")
+    subject = _header(scope, name.lower())
+    if not subject:
+        raise UnusableAuthorizationError(f"the header {name[:100]!r} is missing or empty: the proxy has to set it")
+    return subject
+
+
+def _header(scope: Scope, name: str) -> str | None:
+    """Return the value of a header. Several that differ are refused: one may be the client's own."""
+    values = list(dict.fromkeys(asgi_header_lines(scope, name)))
+    if len(values) > 1:
+        raise UnusableAuthorizationError(
+            f"the header {name[:100]!r} has several values: the proxy has to replace what clients send"
+        )
+    return values[0] if values else None
+
+
+def _cost(given: Mapping[str, str]) -> int:
+    text = given.get("cost", "1")
+    if not (text.isascii() and text.isdigit() and len(text) <= 12):
+        raise UnusableAuthorizationError(f"cost {text[:100]!r} is not a whole number from 0 on")
+    return int(text)
+
+
+def _refuse(given: Mapping[str, str]) -> int:
+    text = given.get("refuse", "429")
+    if text not in ("429", "403"):
+        raise UnusableAuthorizationError(f"refuse {text[:100]!r} is neither 429 nor 403")
+    return int(text)
+
+
+def _with_status(answer: Answer, refuse: int) -> Answer:
+    """Return the answer with a line that tells a refusal from a bad key, whatever its status; nginx passes no 429 on."""
+    line = (STATUS_HEADER, _STATUSES.get(answer.status, b"error"))
+    return Answer(refuse if answer.status == 429 else answer.status, [*answer.headers, line], answer.body)
+
+
+def _problem(detail: str) -> Answer:
+    body = {"type": "about:blank", "title": "The proxy has not said what is limited", "status": 400, "detail": detail}
+    return Answer(
+        400, [(b"content-type", PROBLEM_TYPE.encode()), (b"cache-control", b"no-store")], json.dumps(body).encode()
+    )
+
+
+async def _send(answer: Answer, send: Send) -> None:
+    lines = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
+    await send({"type": "http.response.start", "status": answer.status, "headers": lines})
+    await send({"type": "http.response.body", "body": answer.body})

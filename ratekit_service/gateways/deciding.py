@@ -1,0 +1,37 @@
+"""By what `/v1/authorize` decides: the keys, plans and counters of the check service."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ratekit_service.checks.requests import CheckRequest
+from ratekit_service.gateways.authorize import PATH, Answer, Authorization, Authorize
+from ratekit_service.problems import Problem
+from ratekit_service.service import Service
+
+_encode = msgspec.json.Encoder().encode
+_SCOPE = "check"  # that a key needs
+
+
+def authorize_by(service: Service) -> Authorize:
+    """Return what decides for proxies: a check like that of `/v1/check`."""
+
+    async def authorize(asked: Authorization) -> Answer:
+        try:
+            key = service.authentication.key(asked.api_key, _SCOPE, asked.peer or "")
+            checked = await service.handlers.check(key, _request(asked))
+        except Problem as problem:
+            return Answer(problem.status, problem.headers, problem.body)
+        service.note(PATH, checked.decisions)
+        return Answer(checked.status, checked.headers, _encode(checked.body))
+
+    return authorize
+
+
+def _request(asked: Authorization) -> CheckRequest:
+    """Return the check. Raises Problem if a field of it is too long or too large."""
+    fields = {"resource": asked.resource, "subject": asked.subject, "cost": asked.cost}
+    try:
+        return msgspec.convert(fields | ({"plan_id": asked.plan_id} if asked.plan_id else {}), CheckRequest)
+    except msgspec.ValidationError as error:
+        raise Problem(422, str(error)) from None

@@ -1,0 +1,161 @@
+"""Each proxy itself, with its configuration of example_projects/gateways, in front of /v1/authorize."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx2
+import pytest
+
+from support.gateway_service import GatewayService, serving
+from support.gateways import application, binary, client, configured, envoy_command, process, stack
+from support.servers import free_port, wait_until
+
+
+def haproxy_command(folder: Path) -> list[str]:
+    return [binary("haproxy"), "-db", "-q", "-f", "haproxy.cfg"]
+
+
+class Proxy(NamedTuple):
+    """How a proxy is started, and what is particular to it."""
+
+    example: str
+    command: Callable[[Path], list[str]]
+    shows_numbers: bool  # on requests that pass
+    away: int  # the status while ratekit is away
+    other: dict[str, object]  # the change of its configuration that makes it the other way round
+    other_away: int | None  # the status then; None: there is no other way
+    away_seconds: float = 0.06
+
+
+CADDY_OPEN: dict[str, object] = {
+    '		respond "the limits cannot be checked now" 503': "		reverse_proxy 127.0.0.1:9000",
+}
+HAPROXY_CLOSED: dict[str, object] = {"  # http-request deny deny_status 503": "  http-request deny deny_status 503"}
+PROXIES = [
+    Proxy("nginx", lambda folder: [binary("nginx"), "-p", str(folder), "-c", "nginx.conf"], True, 200,
+          {"      error_page 500 = @undecided;": "      #"}, 500),
+    Proxy("traefik", lambda folder: [binary("traefik"), "--configFile=traefik.yaml"], False, 500, {}, None),
+    Proxy("caddy", lambda folder: [binary("caddy"), "run", "--config", "Caddyfile", "--adapter", "caddyfile"],
+          False, 503, CADDY_OPEN, 200),
+    # Its HTTP client has no time limit for connecting before 3.0: it tries three times, a second each.
+    Proxy("haproxy", haproxy_command, True, 200, HAPROXY_CLOSED, 503, away_seconds=4.0),
+    Proxy("envoy_ext_authz", lambda folder: envoy_command(Path("envoy.yaml")), True, 200,
+          {"failure_mode_allow: true": "failure_mode_allow: false"}, 403),
+]  # fmt: skip
+every_proxy = pytest.mark.parametrize("proxy", PROXIES, ids=lambda proxy: proxy.example)
+
+
+class Running(NamedTuple):
+    """A proxy in front of an application and ratekit."""
+
+    client: httpx2.Client
+    service: GatewayService
+
+
+@contextmanager
+def running(
+    proxy: Proxy, folder: Path, store: str, changes: dict[str, object] | None = None, **environment: str
+) -> Iterator[Running]:
+    with stack() as started:
+        backend, port = started.enter_context(application()), free_port()
+        service = started.enter_context(serving(folder, store, **environment))
+        ports = {"10000": port, "9000": backend, "8080": service.port, "RATEKIT_API_KEY": service.key}
+        copy = configured(proxy.example, folder, _patient(proxy) | (changes or {}) | ports)
+        home = {"HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
+        started.enter_context(process(proxy.command(copy), port, copy, **home))
+        connected = started.enter_context(client(port))
+        # Traefik listens before it knows its routes.
+        wait_until(lambda: get(connected, "first").status_code != 404, f"{proxy.example} has no routes")
+        yield Running(connected, service)
+
+
+def _patient(proxy: Proxy) -> dict[str, object]:
+    """Give a busy machine more time than the example does; a port that nobody listens on is noticed at once anyway."""
+    return {
+        "nginx": {"timeout 50ms": "timeout 10s"},
+        "caddy": {"timeout 50ms": "timeout 10s"},
+        "haproxy": {"timeout = 50,": "timeout = 10000,"},
+        "envoy_ext_authz": {"timeout: 0.05s": "timeout: 10s"},
+    }.get(proxy.example, {})
+
+
+def get(client: httpx2.Client, user: str = "42", path: str = "/", **headers: str) -> httpx2.Response:
+    return client.get(path, headers={"x-user": user} | headers)
+
+
+@every_proxy
+def test_requests_pass_and_then_are_refused_with_our_numbers(proxy, tmp_path, redis_server):
+    with running(proxy, tmp_path, redis_server.url) as gateway:
+        answers = [get(gateway.client) for _ in range(7)]
+        assert [answer.status_code for answer in answers] == [200] * 5 + [429] * 2
+        refused = answers[-1].headers
+        assert 0 < int(refused["retry-after"]) <= 86_400
+        assert (refused["x-ratelimit-limit"], refused["x-ratelimit-remaining"]) == ("5", "0")
+        shown = [answer.headers.get("x-ratelimit-remaining") for answer in answers[:5]]
+        assert shown == (["4", "3", "2", "1", "0"] if proxy.shows_numbers else [None] * 5)
+        assert get(gateway.client, "43").status_code == 200
+
+
+@every_proxy
+def test_what_clients_send_changes_nothing(proxy, tmp_path, redis_server):
+    """A client that names another resource, subject, key or cost is limited all the same, and its key is not ours."""
+    forged = {
+        "x-ratekit-subject": "somebody-else", "x-ratekit-resource": "free", "x-ratekit-cost": "0", "x-ratekit-refuse": "403",
+        "x-ratekit-by": "header:x-other", "x-api-key": "mine", "x-ratelimit-status": "ok", "x-forwarded-for": "10.0.0.1",
+    }  # fmt: skip
+    with running(proxy, tmp_path, redis_server.url) as gateway:
+        answers = [get(gateway.client, path=f"/?resource=free&cost=0&by=ip&n={n}", **forged) for n in range(6)]
+        assert [answer.status_code for answer in answers] == [200] * 5 + [429]
+        assert get(gateway.client).status_code == 429
+        assert gateway.service.key not in answers[0].text  # the application does not learn the proxy's key
+        url = f"http://127.0.0.1:{gateway.service.port}/v1/authorize?resource=orders&by=ip"
+        assert httpx2.get(url).status_code == 401
+
+
+@every_proxy
+def test_override_and_plan_and_monitor_mode_are_seen_through_the_proxy(proxy, tmp_path, redis_server):
+    mode = tmp_path / "mode"
+    mode.write_text("on")
+    with running(proxy, tmp_path, redis_server.url, RATE_LIMIT_MODE_FILE=str(mode)) as gateway:
+        service = gateway.service
+        assert [get(gateway.client).status_code for _ in range(6)][-1] == 429
+        override = {"tenant_id": service.tenant_id, "resource": "orders", "subject": "42", "max_requests": 7, "ttl": 3600}
+        service.admin("PUT", "overrides", override)
+        assert [get(gateway.client).status_code for _ in range(3)] == [200, 200, 429]
+        mode.write_text("monitor")
+        assert get(gateway.client).status_code == 200
+        mode.write_text("on")
+        assert get(gateway.client).status_code == 429
+        service.admin("PATCH", f"plans/{service.plan_id}", {"limit": 2, "window_seconds": 86_400})
+        users = map(str, count(100))
+        wait_until(lambda: is_refused_at(gateway.client, next(users), 3), "the plan does not change")
+
+
+def is_refused_at(client: httpx2.Client, user: str, number: int) -> bool:
+    """Whether the request of that number is the first of a user that is refused."""
+    return [get(client, user).status_code for _ in range(number)] == [200] * (number - 1) + [429]
+
+
+@every_proxy
+@pytest.mark.parametrize("way", ["as it stands", "the other way"])
+def test_service_away_is_open_or_closed_as_configured(proxy, way, tmp_path, redis_server):
+    status, changes = (proxy.away, {}) if way == "as it stands" else (proxy.other_away, proxy.other)
+    if status is None:
+        assert not proxy.other  # there is one way only, and the README of the example says so
+        return
+    with running(proxy, tmp_path, redis_server.url, changes) as gateway:
+        assert [get(gateway.client).status_code for _ in range(6)] == [200] * 5 + [429]
+        gateway.service.program.kill()
+        gateway.service.program.wait()
+        took = []
+        for _ in range(5 if proxy.away_seconds < 1 else 2):
+            started = time.perf_counter()
+            assert get(gateway.client).status_code == status
+            took.append(time.perf_counter() - started)
+        assert min(took) < proxy.away_seconds
