@@ -127,12 +127,18 @@ def applies(requirement: Requirement, extras: set[str]) -> bool:
 
 
 def licence_of(name: str) -> str:
-    """Return what a distribution says of its licence: the expression, else classifiers, else the text's first line."""
+    """Return what a distribution says of its licence: the expression, else classifiers, else a text's first line."""
     told = metadata.metadata(name)
     if told.get("License-Expression"):
         return told["License-Expression"]
     classifiers = [line.rpartition(" :: ")[2] for line in told.get_all("Classifier") or [] if line.startswith("License ::")]
-    return ", ".join(classifiers) or (told.get("License") or "unknown").splitlines()[0]
+    return ", ".join(classifiers) or (told.get("License") or licence_text(name) or "unknown").splitlines()[0]
+
+
+def licence_text(name: str) -> str:
+    """Return the text of the licence that comes with a distribution, empty if there is none."""
+    files = [file for file in metadata.files(name) or [] if file.name.upper().startswith("LICEN")]
+    return files[0].read_text().strip() if files else ""
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
