@@ -58,6 +58,7 @@ _SLOTS = Algorithm.CONCURRENCY
 _WITH_SLOT = {Operation.ACQUIRE, Operation.RENEW, Operation.RELEASE}
 _WITH_RECORD = {Operation.RESERVE, Operation.SETTLE}
 _COSTLESS = {Operation.RESET, Operation.RENEW, Operation.RELEASE}
+_COST_NAMES: dict[str, str] = {Operation.RESERVE: "estimate", Operation.SETTLE: "actual"}  # else cost
 
 
 class Extra(NamedTuple):
@@ -142,32 +143,38 @@ def encode(
     return _new(Call, (plan, names, operation, costs, _draw() if plan.is_soft else 0, slot, extra))
 
 
-def cost_of(units: tuple[str, ...], cost: CostGiven, operation: str = Operation.CHECK) -> Cost:
-    """Return a cost by the positions of units, or raise ConfigurationError. Requests cost 1 unless it is said."""
+def cost_of(units: tuple[str, ...], cost: CostGiven, operation: str = Operation.CHECK, *, name: str | None = None) -> Cost:
+    """Return a cost by the positions of units, or raise ConfigurationError. Requests cost 1 unless it is said.
+
+    name is the argument that an error speaks of, if it is not the one that the operation has.
+    """
+    name = name or _COST_NAMES.get(operation, "cost")
     if operation in _COSTLESS and units:
         costs = [0] * len(units)
     elif isinstance(cost, Mapping):
-        costs = _by_units(units or (REQUESTS,), cost)
+        costs = _by_units(units or (REQUESTS,), cost, name)
     elif units:
         wanted = ", ".join(f"{unit!r}: …" for unit in units if unit != REQUESTS)
-        raise ConfigurationError(f"cost {cost!r} says no unit, and the limits count {', '.join(units)}: cost={{{wanted}}}")
+        raise ConfigurationError(
+            f"{name} {cost!r} says no unit, and the limits count {', '.join(units)}: {name}={{{wanted}}}"
+        )
     else:
         costs = [cost]
     for number in costs:
         if type(number) is not int or not 0 <= number <= MOST_REQUESTS:
-            raise ConfigurationError(f"cost {cost!r} is not a whole number between 0 and {MOST_REQUESTS}")
+            raise ConfigurationError(f"{name} {cost!r} is not a whole number between 0 and {MOST_REQUESTS}")
     return costs[0] if len(costs) == 1 else tuple(costs)
 
 
-def _by_units(units: tuple[str, ...], cost: Mapping[str, int]) -> list[int]:
+def _by_units(units: tuple[str, ...], cost: Mapping[str, int], name: str) -> list[int]:
     unknown = [unit for unit in cost if unit not in units]
     missing = [unit for unit in units if unit not in cost and unit != REQUESTS]
     if unknown:
         raise ConfigurationError(
-            f"unit {unknown[0]!r} of cost {dict(cost)!r} is unknown: the limits count {', '.join(units)}"
+            f"unit {unknown[0]!r} of {name} {dict(cost)!r} is unknown: the limits count {', '.join(units)}"
         )
     if missing:
-        raise ConfigurationError(f"cost {dict(cost)!r} does not say how many {missing[0]}, which a limit counts")
+        raise ConfigurationError(f"{name} {dict(cost)!r} does not say how many {missing[0]}, which a limit counts")
     return [cost.get(unit, 1) for unit in units]
 
 

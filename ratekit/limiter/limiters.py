@@ -23,7 +23,7 @@ from ratekit.limiter.operations import Anchor, Checks, Operations, new_slot, res
 from ratekit.limiter.refusal_cache import forget_given_back
 from ratekit.limiter.renewal import LoopRenewal, Renewal, slots_held, still_held
 from ratekit.limiter.renewal import thread as renewal_thread
-from ratekit.limiter.reservations import HOLD, Reservation, abandoned
+from ratekit.limiter.reservations import HOLD, SETTLED_BY_LIMITER, Reservation, abandoned
 from ratekit.stores.contract import Answer as StoreAnswer
 from ratekit.stores.contract import AsyncStore, AsyncStoreGiven, Store, StoreGiven
 
@@ -137,7 +137,7 @@ class RateLimiter(Operations[RateLimitResult, Store, StoreGiven]):
             reservation=reservation, endpoint=endpoint, overrides=overrides, share=share, clamp=clamp, hold=hold,
             anchor=anchor,
         )  # fmt: skip
-        return reserved(call, self.decide(call))
+        return reserved(call, self.decide(call), SETTLED_BY_LIMITER)
 
     def check_all(self, checks: Checks, *, share: float | None = None) -> RateLimitResult:
         """Decide several checks of one request together, all or nothing: (policy, subject) or (policy, subject, cost).
@@ -364,12 +364,12 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult], AsyncSto
             reservation=reservation, endpoint=endpoint, overrides=overrides, share=share, clamp=clamp, hold=hold,
             anchor=anchor,
         )  # fmt: skip
-        return await self._reserved(call)
+        return await self._reserved(call, SETTLED_BY_LIMITER)
 
-    async def _reserved(self, call: Call) -> Reservation:
+    async def _reserved(self, call: Call, settled_by: str = "") -> Reservation:
         """Reserve; if that is cancelled, nobody will use what was reserved, and it returns."""
         try:
-            return reserved(call, await self.decide(call))
+            return reserved(call, await self.decide(call), settled_by)
         except BaseException as error:
             if not isinstance(error, Exception):
                 await shielded(self.decide(abandoned(call)))

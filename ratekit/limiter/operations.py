@@ -207,7 +207,7 @@ class Operations(ABC, Generic[Answer, StoreKind, Given]):
         call = self._encode(
             Operation.SETTLE, policy, subject, actual, endpoint, overrides, checked_id(reservation), anchor=anchor
         )
-        was_known = 0 if known == 0 else cost_of(call.compiled.units, known)
+        was_known = 0 if known == 0 else cost_of(call.compiled.units, known, name="known")
         return self.decide(call._replace(extra=Extra(hold_ms=hold_ms(hold), known=was_known)))
 
     def reset(self, policy: Policy | Limit, subject: str, *, endpoint: str | None = None) -> Answer:
@@ -280,8 +280,7 @@ class Operations(ABC, Generic[Answer, StoreKind, Given]):
         if operation is Operation.RESERVE:
             extra = Extra(share=None if extra is None else extra.share, hold_ms=hold_ms(HOLD))
         calls = []
-        for policy, subject, *cost in checks:
-            given = cost[0] if cost else 1
+        for policy, subject, given in map(_checked_row, checks):
             call = encode(policy, subject, prefix=self.prefix, operation=operation, cost=given, slot=slot, extra=extra)
             if call.compiled.has_slots and operation in (Operation.CHECK, Operation.TAKE):
                 raise _needs_slot(call)
@@ -373,12 +372,19 @@ class Operations(ABC, Generic[Answer, StoreKind, Given]):
             raise
 
 
-def reserved(call: Call, result: RateLimitResult) -> Reservation:
+def reserved(call: Call, result: RateLimitResult, settled_by: str = "") -> Reservation:
     """Return what a reserve of one policy has made; with a clamp, what was taken is what was reserved."""
     if result.taken is not None and result.allowed:
         taken = result.taken
         call = call._replace(cost=taken if isinstance(taken, int) else tuple(taken.values()))
-    return Reservation([Booking(call, (Part.of(call),), result)], result)
+    return Reservation([Booking(call, (Part.of(call),), result)], result, settled_by)
+
+
+def _checked_row(row: Any) -> tuple[Policy | Limit, str, CostGiven]:
+    if not isinstance(row, tuple | list) or not 2 <= len(row) <= 3:
+        raise ConfigurationError(f"check {row!r} is not a policy and a subject, perhaps with a cost")
+    policy, subject, *cost = row
+    return policy, subject, cost[0] if cost else 1
 
 
 def _anchored(policy: Policy | Limit, anchor: Anchor) -> Policy | Limit:

@@ -12,6 +12,7 @@ from ratekit.core.results import RateLimitResult
 
 HOLD = 600.0  # seconds for which a reservation can be settled
 LONGEST_HOLD = 30 * 86400.0
+SETTLED_BY_LIMITER = "what reserve_now has reserved is settled by the limiter: settle(policy, subject, id, actual=…)"
 
 
 class Part(NamedTuple):
@@ -40,17 +41,19 @@ class Reservation:
 
     Both only take note: the store is told when the block of `reserve` ends, once. Without them the estimate stays. If the
     block raises an exception, all of it returns, unless something was added: then that stays. A cancelled block keeps it.
+    Outside of a block they raise ConfigurationError: what `reserve_now` has reserved is settled by `settle` of the limiter.
     """
 
-    __slots__ = ("_actual", "_added", "_bookings", "_has_failed", "id", "result")
+    __slots__ = ("_actual", "_added", "_bookings", "_has_failed", "_settled_by", "id", "result")
 
-    def __init__(self, bookings: Iterable[Booking], result: RateLimitResult) -> None:
+    def __init__(self, bookings: Iterable[Booking], result: RateLimitResult, settled_by: str = "") -> None:
         self._bookings = tuple(bookings)
         self.id = str(self._bookings[0].call.slot)
         self.result = result
         self._actual: dict[str, int] = {}
         self._added: dict[str, int] = {}
         self._has_failed = False
+        self._settled_by = settled_by  # why nothing can be said of its cost any more; "" while its block runs
 
     @property
     def allowed(self) -> bool:
@@ -88,7 +91,8 @@ class Reservation:
         self._has_failed = True
 
     def settlements(self) -> list[Call]:
-        """Return the calls that settle it, none if all that was reserved stays and no slot is held."""
+        """End it, and return the calls that settle it: none if all that was reserved stays and no slot is held."""
+        self._settled_by = "it was settled when its block ended"
         calls = [_settlement(booking, self._costs(booking)) for booking in self._bookings]
         changes = [
             call
@@ -112,6 +116,8 @@ class Reservation:
         return 0 if self._has_failed and not self._added and not self._actual else estimate
 
     def _checked(self, name: str, number: int | None, units: Mapping[str, int]) -> dict[str, int]:
+        if self._settled_by:
+            raise ConfigurationError(f"{name} {units or number!r} cannot be taken note of: {self._settled_by}")
         known = list(dict.fromkeys(unit for part in self._parts for unit in part.units))
         given = dict(units)
         if number is not None:

@@ -181,16 +181,22 @@ def test_nonsense_is_refused_by_name(limiter):
         "actual -1 of tokens is not a whole number": in_reservation(lambda r: r.settle(tokens=-1)),
         "amount 1.5 of tokens is not a whole number": in_reservation(lambda r: r.add(tokens=1.5)),
         "actual 5 says no unit, and the limits count requests, tokens": in_reservation(lambda r: r.settle(5)),
-        "estimate": None,
+        "actual 1 cannot be taken note of: what reserve_now has reserved is settled by the limiter": lambda: (
+            limiter.reserve_now(PLAIN, "u").settle(1)
+        ),
+        "actual 1 cannot be taken note of: it was settled when its block ended": lambda: in_block(
+            limiter, lambda r: r, PLAIN, "u"
+        ).settle(1),
         "hold 0 is not a number of seconds": lambda: limiter.reserve_now(PLAIN, "u", hold=0),
         "share 1.5 is not a fraction": lambda: limiter.check(PLAIN, "u", share=1.5),
         "id 'a b' of a reservation is not": lambda: limiter.settle(PLAIN, "u", "a b", actual=1),
-        "cost 'many' is not a whole number": lambda: limiter.reserve_now(PLAIN, "u", estimate="many"),
+        "estimate 'many' is not a whole number": lambda: limiter.reserve_now(PLAIN, "u", estimate="many"),
+        "known -1 is not a whole number": lambda: limiter.settle(PLAIN, "u", "abc", actual=1, known=-1),
+        "check ('x',) is not a policy and a subject": lambda: limiter.check_all([("x",)]),
         "checks are empty": lambda: limiter.check_all([]),
         "is a concurrency limit: use slot()": lambda: limiter.check_all([(LLM, "u", {"tokens": 1})]),
         "cost 1 says no unit": lambda: limiter.check_all([(LLM, "u")]),
     }
-    del cases["estimate"]
     for message, ask in cases.items():
         with pytest.raises(ConfigurationError, match=re.escape(message)):
             ask()
