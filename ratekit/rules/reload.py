@@ -150,7 +150,7 @@ class Rules:
         elif self._waited is not None:
             with self._starting:
                 if self._poller is None:
-                    self._due = clock.steady() + self._wait()
+                    self._due = 0.0 if self._trouble else clock.steady() + self._wait()  # the source may be back
                     self._poller = Poller(self._tick, self._until_tick, "ratekit-rules")
                     self._stop_watching = self._waited.watch(self.changed)
 
@@ -272,8 +272,9 @@ class Rules:
         self._refused += is_refusal
         self._unavailable += not is_refusal
         self._tell(RulesOutcome.REFUSED if is_refusal else RulesOutcome.UNAVAILABLE, text)
-        _log.error("rules from %s %s: %s; version %s stays in force",
-                   self.origin, "are refused" if is_refusal else "cannot be read", text, self._in_force.version)  # fmt: skip
+        version = self._in_force.version
+        _log.error("rules from %s %s: %s; %s in force", self.origin, "are refused" if is_refusal else "cannot be read",
+                   text, "the default is" if version is None else f"version {version} stays")  # fmt: skip
 
     def _tell(self, outcome: RulesOutcome, reason: str = "") -> None:
         compiled, version, _ = self._in_force

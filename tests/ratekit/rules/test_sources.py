@@ -19,6 +19,7 @@ from ratekit.core.errors import ConfigurationError, DocumentError, SourceUnavail
 from ratekit.rules.reload import Rules
 from ratekit.rules.sources import source, split_options
 from ratekit.rules.sources.contract import Loaded, Text
+from ratekit.rules.sources.file import FileSource
 from support.rule_documents import ROWS
 from support.rule_documents import SERVICE as SERVICE_DOCUMENT
 from support.rule_sources import INVALID, KINDS, SERVICE, Place, document, place_of
@@ -93,6 +94,18 @@ def test_source_that_is_away_at_the_start_is_an_error_or_the_default(place):
         rules.follow()
     finally:
         place.bring_back()
+    in_force(rules, 1, 20)
+    rules.close()
+
+
+def test_source_that_was_away_at_the_start_is_looked_at_with_the_first_request(tmp_path, caplog):
+    path = tmp_path / "rules.json"
+    with caplog.at_level(logging.ERROR, "ratekit.rules"):
+        rules = Rules(FileSource(path, interval=600), default={"rules": [{"limits": "1/s"}] * 2})
+    assert "cannot be read" in caplog.text
+    assert caplog.text.endswith("; the default is in force\n")
+    path.write_text(json.dumps(document(1)))
+    rules.follow()
     in_force(rules, 1, 20)
     rules.close()
 
