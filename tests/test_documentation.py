@@ -6,19 +6,16 @@ import contextlib
 import io
 import re
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from support import django_ready  # noqa: F401 - its snippets read settings
-from support.fetching import fetch
+from support.examples import example
 from support.pages import PAGES, ROOT, name_of, sentences, snippets
-from support.servers import free_port, missing
+from support.servers import missing
 
 each_page = pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in PAGES])
 
@@ -69,46 +66,22 @@ def test_readme_has_no_line_that_is_too_long_to_read():
     assert [line for line in lines if len(line) > 125 and not line.startswith("|")] == []
 
 
-def _heed_ctrl_c() -> None:
-    """Undo what a shell does to the commands that it runs in the background: they ignore Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-@contextlib.contextmanager
-def example(name: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Run the server of an example project, and yield its URL and its process; Ctrl-C ends it without a traceback."""
-    port = free_port()
-    command = [sys.executable, "main.py", "--port", str(port)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    folder = ROOT / "example_projects" / name
-    with subprocess.Popen(command, cwd=folder, preexec_fn=_heed_ctrl_c, **pipes) as process:
-        try:
-            yield f"http://127.0.0.1:{port}", process
-            process.send_signal(signal.SIGINT)
-            rest, _ = process.communicate(timeout=20)
-        finally:
-            process.kill()  # if it has not ended
-    assert process.returncode == 0, rest
-    assert "Traceback" not in rest, rest
-
-
 @pytest.mark.parametrize("name", ["fastapi_quickstart", "django_quickstart"])
-def test_example_prints_a_curl_loop_that_shows_what_it_says(name):
+def test_example_prints_a_curl_loop_that_shows_what_it_says(name, tmp_path):
     if not shutil.which("curl"):
         missing("no curl: install the package curl")
-    with example(name) as (url, process):
-        printed = [process.stdout.readline() for _ in range(4)]
-        fetch(f"{url}/")
-        shown = subprocess.check_output(["sh", "-c", printed[3]], text=True)
-    assert url in printed[0]
+    with example(name, tmp_path) as running:
+        shown = subprocess.check_output(["sh", "-c", running.commands()[0]], text=True)
+    printed = running.printed.splitlines()
+    assert running.url in printed[0]
     assert "200 five times, then 429 twice" in printed[2]
     assert shown.split() == ["200"] * 5 + ["429"] * 2
 
 
-def test_demo_refuses_the_sixth_request():
-    with example("fastapi_quickstart") as (url, _):
-        answers = [fetch(f"{url}/search") for _ in range(7)]
-        page = fetch(f"{url}/")
+def test_demo_refuses_the_sixth_request(tmp_path):
+    with example("fastapi_quickstart", tmp_path) as running:
+        answers = [running.client.get("/search") for _ in range(7)]
+        page = running.client.get("/")
     assert [answer.status_code for answer in answers] == [200] * 5 + [429] * 2
     assert answers[0].headers["RateLimit-Remaining"] == "4"
     assert 1 <= int(answers[5].headers["Retry-After"]) <= 10
@@ -117,11 +90,11 @@ def test_demo_refuses_the_sixth_request():
     assert "Send ten requests" in page.text
 
 
-def test_django_quickstart_refuses_the_sixth_request_and_shows_browsers_a_page():
-    with example("django_quickstart") as (url, _):
-        answers = [fetch(f"{url}/search") for _ in range(7)]
-        reports = [fetch(f"{url}/report") for _ in range(3)]
-        page = httpx2.get(f"{url}/search", headers={"Accept": "text/html"})
+def test_django_quickstart_refuses_the_sixth_request_and_shows_browsers_a_page(tmp_path):
+    with example("django_quickstart", tmp_path) as running:
+        answers = [running.client.get("/search") for _ in range(7)]
+        reports = [running.client.get("/report") for _ in range(3)]
+        page = running.client.get("/search", headers={"Accept": "text/html"})
     assert [answer.status_code for answer in answers] == [200] * 5 + [429] * 2
     assert [answer.status_code for answer in reports] == [200, 200, 429]
     assert answers[5].headers["Content-Type"] == "application/problem+json"

@@ -5,28 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import httpx2
 import pytest
 
-from support.servers import free_port, serving, wait_until
-
-EXAMPLES = Path(__file__).parents[2] / "example_projects"
-
-
-@contextmanager
-def example(name: str, store: str) -> Iterator[httpx2.Client]:
-    """Run an example by its command, and yield a client of it."""
-    port = free_port()
-    command = [sys.executable, "main.py", "--port", str(port)]
-    folder = EXAMPLES / name
-    environment = {"RATE_LIMIT_STORE_URL": store, "PYTHONPATH": str(EXAMPLES.parent)}
-    with serving(command, port, folder, **environment) as url, httpx2.Client(base_url=url) as client:
-        yield client
-    (folder / "log").unlink()
+from support.examples import example, run_example
+from support.servers import wait_until
 
 
 @pytest.fixture
@@ -43,8 +27,9 @@ def searches(client: httpx2.Client, key: str, times: int) -> list[int]:
     return [client.get("/search", headers={"X-API-Key": key}).status_code for _ in range(times)]
 
 
-def test_search_limits_projects_and_an_operator_overrides_them_while_it_runs(store):
-    with example("fastapi_search", store) as client:
+def test_search_limits_projects_and_an_operator_overrides_them_while_it_runs(store, tmp_path):
+    with example("fastapi_search", tmp_path, RATE_LIMIT_STORE_URL=store) as running:
+        client = running.client
         assert searches(client, "key-of-42", 6) == [200] * 5 + [429]
         assert searches(client, "key-of-43", 1) == [200]  # another project
         operator = {"X-API-Key": "operator"}
@@ -57,8 +42,9 @@ def test_search_limits_projects_and_an_operator_overrides_them_while_it_runs(sto
         assert searches(client, "key-of-42", 1) == [429]
 
 
-def test_search_counts_elements_and_monitors(store):
-    with example("fastapi_search", store) as client:
+def test_search_counts_elements_and_monitors(store, tmp_path):
+    with example("fastapi_search", tmp_path, RATE_LIMIT_STORE_URL=store) as running:
+        client = running.client
         rows, project = [[1.0] * 5] * 10, {"X-API-Key": "key-of-42"}
         assert [client.post("/matrix", json=rows, headers=project).status_code for _ in range(3)] == [200, 200, 429]
         suggestions = [client.get("/suggest") for _ in range(4)]
@@ -66,16 +52,18 @@ def test_search_counts_elements_and_monitors(store):
         assert [answer.headers["RateLimit-Remaining"] for answer in suggestions] == ["1", "0", "0", "0"]
 
 
-def test_search_refuses_nobody_while_the_fleet_is_in_monitor_mode(store):
-    with example("fastapi_search", store) as client:
+def test_search_refuses_nobody_while_the_fleet_is_in_monitor_mode(store, tmp_path):
+    with example("fastapi_search", tmp_path, RATE_LIMIT_STORE_URL=store) as running:
+        client = running.client
         assert searches(client, "key-of-42", 6)[-1] == 429
         ratekit(store, "mode", "monitor")
         wait_until(lambda: searches(client, "key-of-42", 1) == [200], "the fleet mode is not followed", 10)
         ratekit(store, "mode", "clear")
 
 
-def test_shop_limits_its_views_and_shows_a_page_of_its_own(store):
-    with example("flask_shop", store) as client:
+def test_shop_limits_its_views_and_shows_a_page_of_its_own(store, tmp_path):
+    with example("flask_shop", tmp_path, RATE_LIMIT_STORE_URL=store) as running:
+        client = running.client
         assert [client.get("/search").status_code for _ in range(6)] == [200] * 5 + [429]
         page, problem = client.get("/search", headers={"Accept": "text/html"}), client.get("/search")
         assert "One moment, please" in page.text
@@ -87,16 +75,16 @@ def test_shop_limits_its_views_and_shows_a_page_of_its_own(store):
         )  # one counter for both methods; a refusal spends none
 
 
-def test_shop_lets_nobody_guess_passwords_by_spelling_an_address_otherwise(store):
-    with example("flask_shop", store) as client:
+def test_shop_lets_nobody_guess_passwords_by_spelling_an_address_otherwise(store, tmp_path):
+    with example("flask_shop", tmp_path, RATE_LIMIT_STORE_URL=store) as running:
+        client = running.client
         emails = ["ann@example.org", "Ann@Example.org", "ANN@EXAMPLE.ORG ", "ann@example.org", "bob@example.org"]
         answers = [client.post("/login", data={"email": email, "password": "guess"}) for email in emails]
         assert [answer.status_code for answer in answers] == [401, 401, 401, 429, 401]
 
 
-def test_shop_lists_its_limits(store):
-    command = [sys.executable, "-m", "flask", "--app", "main:create_app", "ratekit", "limits"]
-    environment = os.environ | {"RATE_LIMIT_STORE_URL": store, "PYTHONPATH": str(EXAMPLES.parent)}
-    told = subprocess.check_output(command, cwd=EXAMPLES / "flask_shop", env=environment, text=True)
-    assert "post-900s=3/15min" in told
-    assert "login by address" in told
+def test_shop_lists_its_limits(store, tmp_path):
+    command = ("-m", "flask", "--app", "main:create_app", "ratekit", "limits")
+    told = run_example("flask_shop", tmp_path, *command, RATE_LIMIT_STORE_URL=store)
+    assert "post-900s=3/15min" in told.stdout
+    assert "login by address" in told.stdout
