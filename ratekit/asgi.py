@@ -69,7 +69,7 @@ class RateLimitMiddleware:
             return
         options = self.options
         mode = options.mode()
-        rules = () if mode is _OFF else self._rules_of(scope)
+        rules = () if mode is _OFF else self._rules_of(scope) or options.without_rule
         if not rules:
             await self._answer(scope, receive, send, Ledger())
             return

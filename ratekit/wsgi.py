@@ -61,7 +61,7 @@ class RateLimitMiddleware:
         """Pass a request on, or answer it in place of the application."""
         mode = self.options.mode()
         request = WsgiRequest(environ, self.options.proxies)
-        rules = () if mode is RateLimitMode.OFF else self.options.rules.find(request)
+        rules = () if mode is RateLimitMode.OFF else self.options.rules.find(request) or self.options.without_rule
         if not rules:
             return self._pass_on(environ, start_response, Ledger())
         ledger = Ledger.begun(environ, self)

@@ -16,18 +16,19 @@ from ratekit.core.modes import RateLimitMode
 from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import AsyncRateLimiter
 from ratekit.web.answers import ErrorResponse, error_response
-from ratekit.web.decide import Check, Group, Ledger, Verdict, decide, grouped
+from ratekit.web.decide import LEDGER, Check, Group, Ledger, Verdict, decide, grouped
 from ratekit.web.drivers import arun
 from ratekit.web.fast_path import decide_request
 from ratekit.web.requests import asgi_peer
 from ratekit_fastapi.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError, answer_in
 from ratekit_fastapi.routes import effective_route, limiters_after
-from ratekit_fastapi.settings import SETTINGS, Settings, settings_of
+from ratekit_fastapi.settings import SETTINGS, Settings, begin_dispatch, settings_of
 
 if TYPE_CHECKING:
     from ratekit_fastapi.dependencies import RateLimiterDependency
 
 _ON, _OFF = RateLimitMode.ON, RateLimitMode.OFF
+_ROUTE = "a route of FastAPI"  # the front that dependencies are
 
 
 _Decided = dict["RateLimiterDependency", RateLimitResult | None]
@@ -113,8 +114,20 @@ def _is_message(connection: HTTPConnection) -> bool:
 
 
 def _ledger_of(connection: HTTPConnection) -> Ledger:
-    """Return the ledger of a request. A message of an open WebSocket has its own: its refusal gives nothing else back."""
-    return Ledger() if _is_message(connection) else Ledger.of(connection.scope)
+    """Return the ledger of one dispatch of a request to a route, which FastAPI makes one Request or WebSocket for.
+
+    A message of an open WebSocket has its own: its refusal gives nothing else back. Middleware, which runs before the request
+    has a route, is part of the dispatch that follows.
+    """
+    if _is_message(connection):
+        return Ledger()
+    if "endpoint" not in connection.scope:
+        return Ledger.of(connection.scope)
+    kept = vars(connection)
+    ledger: Ledger | None = kept.get(LEDGER)
+    if ledger is None:
+        ledger = kept[LEDGER] = begin_dispatch(connection.scope, _ROUTE)
+    return ledger
 
 
 async def _groups(

@@ -48,7 +48,7 @@ from ratekit.web.plans import NO_LIMITS, LimitsFunction, RuleLimits, declared, w
 from ratekit_fastapi import decisions
 from ratekit_fastapi.requests import StarletteRequest, load_body
 from ratekit_fastapi.routes import RateLimiterMark, effective_route, endpoint_of, limiters_after, operation_of
-from ratekit_fastapi.settings import IDENTITY, Settings, settings_of
+from ratekit_fastapi.settings import IDENTITY, SUBJECTS, Settings, settings_of
 
 _NO_PROJECT = (
     "it has no project. A limiter in dependencies=[…] runs before authentication that is declared as a parameter: "
@@ -59,7 +59,6 @@ _DERIVED = ("version", "_hash", "_key_function", "_policies", "current_mode", "_
 _FOUND = "ratekit_subject"  # the parameter in which FastAPI hands over what the dependency that by= names has answered
 _NO_SUBJECTS: dict[int, str | None] = {}
 _ON = RateLimitMode.ON
-SUBJECTS = "ratekit.subjects"  # in the scope: whom a limiter limits, where that had to be awaited, by the limiter's id
 _TAGGED = re.compile(r"[^{}]+\{[^{}]+\}[^{}]*").fullmatch
 
 

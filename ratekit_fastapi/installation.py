@@ -20,14 +20,13 @@ from ratekit.stores.contract import AsyncStoreGiven
 from ratekit.web.answers import BodyFunction, ResponseWriter
 from ratekit.web.arguments import refuse_unknown
 from ratekit.web.client_address import X_FORWARDED_FOR, TrustedProxies
-from ratekit.web.decide import Ledger
 from ratekit.web.plans import PlanFunction, Plans, RuleLimits, as_plans, checked_plan_of
 from ratekit.web.requests import AsgiRequest
 from ratekit_fastapi import openapi
 from ratekit_fastapi.bodies import BoundedReceive
 from ratekit_fastapi.errors import answer, answer_to
 from ratekit_fastapi.requests import StarletteRequest
-from ratekit_fastapi.settings import SETTINGS, STATE, Identify, Settings
+from ratekit_fastapi.settings import SETTINGS, STATE, Identify, Settings, begin_dispatch
 
 if TYPE_CHECKING:
     from ratekit.rules.reload import Rules, RulesGiven
@@ -123,7 +122,7 @@ class HeadersMiddleware:
             await self.app(scope, receive, send)
             return
         scope[SETTINGS] = settings = self.settings
-        ledger = Ledger.begun(scope, self)  # made here, so that the copies of the scope which mounts make share it
+        ledger = begin_dispatch(scope, self)  # made here, so that the copies of the scope which mounts make share it
         sender = Sender(send, ledger, settings.writer)
         try:
             await self.app(scope, BoundedReceive(receive, scope) if scope["type"] == "http" else receive, sender)

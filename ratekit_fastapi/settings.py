@@ -20,7 +20,7 @@ from ratekit.limiter.operations import LimiterOptions
 from ratekit.stores.contract import AsyncClient, AsyncStoreGiven
 from ratekit.web.answers import ResponseWriter
 from ratekit.web.client_address import TrustedProxies
-from ratekit.web.decide import Group
+from ratekit.web.decide import LEDGER, Group, Ledger
 from ratekit.web.identity import identified_subject
 from ratekit.web.options import MOST_KNOWN
 from ratekit.web.plans import PlanFunction, Plans
@@ -33,6 +33,7 @@ KnownGroups = tuple[Any, Policy | None, Sequence[Group] | None]
 STATE = "ratekit"  # in app.state: the settings of an application
 SETTINGS = "ratekit.settings"  # in the scope, for applications that are mounted
 IDENTITY = "ratekit.identity"  # in the scope: the subject of the project, or None
+SUBJECTS = "ratekit.subjects"  # in the scope: whom a limiter limits, where that had to be awaited, by the limiter's id
 _MOST_CLIENTS = 16
 
 
@@ -114,6 +115,19 @@ class Settings:
 def settings_of(scope: MutableMapping[str, Any]) -> Settings:
     """Return the settings for a request: of its application, of the one that it is mounted in, or the default ones."""
     return scope.get(SETTINGS) or (_default[0] if _default else default_settings())
+
+
+def begin_dispatch(scope: MutableMapping[str, Any], front: object) -> Ledger:
+    """Return the ledger of a request for a front that begins to decide it. Another dispatch is asked anew who it is for.
+
+    A batch view may have put other credentials into a copy of the scope.
+    """
+    known = scope.get(LEDGER)
+    ledger = Ledger.begun(scope, front)
+    if ledger is not known:
+        scope.pop(IDENTITY, None)
+        scope.pop(SUBJECTS, None)
+    return ledger
 
 
 def limiter_of(app: Starlette) -> AsyncRateLimiter:

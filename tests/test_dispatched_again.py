@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from fastapi import Depends, FastAPI
+from fastapi import Depends, FastAPI, Request, Response
 from flask import Flask
 from starlette.applications import Starlette
 
 from ratekit import asgi, flask, wsgi
 from ratekit.stores.memory import MemoryStore
-from ratekit_fastapi import PathRateLimiter, install
+from ratekit_fastapi import PathRateLimiter, ProjectRateLimiter, apply_rate_limit, install
+from ratekit_fastapi.settings import reset_default_settings
 
 PEER = "192.0.2.7"
 State = dict[str, Any]
@@ -91,6 +92,20 @@ def fastapi_front() -> Front:
     return asked_asgi(app)
 
 
+@pytest.fixture
+def default_store(ratekit_store: MemoryStore) -> Iterator[None]:
+    """Give what is installed nowhere a store that is empty."""
+    reset_default_settings()
+    yield
+    reset_default_settings()
+
+
+def fastapi_alone() -> Front:
+    app = FastAPI()
+    app.get("/", dependencies=[Depends(PathRateLimiter(limits="2/min", by="ip"))])(lambda: None)
+    return asked_asgi(app)
+
+
 def fastapi_behind_asgi() -> Front:
     app = FastAPI()
     install(app, store=MemoryStore())
@@ -117,6 +132,7 @@ FRONTS = {
     "two asgi": (two_asgi_fronts, scope),
     "wsgi": (wsgi_front, environ),
     "fastapi": (fastapi_front, scope),
+    "fastapi without install": (fastapi_alone, scope),
     "fastapi behind asgi": (fastapi_behind_asgi, scope),
     "flask rule": (flask_rule, environ),
     "flask view": (flask_view, environ),
@@ -124,7 +140,7 @@ FRONTS = {
 
 
 @pytest.fixture(params=FRONTS, ids=str)
-def front(request: pytest.FixtureRequest) -> tuple[Front, State]:
+def front(request: pytest.FixtureRequest, default_store: None) -> tuple[Front, State]:
     make, state = FRONTS[request.param]
     return make(), state()
 
@@ -169,3 +185,72 @@ def test_a_mounted_application_is_no_other_dispatch() -> None:
     install(app, store=MemoryStore())
     ask = asked_asgi(app)
     assert [ask(scope() | {"path": "/v1/"}) for _ in range(3)] == [200, 200, 429]
+
+
+def batch_app(paths: list[str], statuses: list[int]) -> FastAPI:
+    """Make an application whose /batch hands copies of its request to the router, past all middleware of the application."""
+    app = FastAPI()
+
+    async def note(message: State) -> None:
+        if "status" in message:
+            statuses.append(message["status"])
+
+    @app.get("/batch", dependencies=[Depends(PathRateLimiter(limits="9/min", by="ip"))])
+    async def batch(request: Request) -> None:
+        for path in paths:
+            await app.router({**request.scope, "path": path}, request.receive, note)
+
+    return app
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_batch_of_sub_requests_within_an_application_is_charged_for_each(default_store: None, installed: bool) -> None:
+    statuses: list[int] = []
+    app = batch_app(["/x"] * 4, statuses)
+    app.get("/x", dependencies=[Depends(PathRateLimiter(limits="2/min", by="ip"))])(lambda: None)
+    if installed:
+        install(app, store=MemoryStore())
+    ask = asked_asgi(app)
+    assert ask(scope() | {"path": "/batch"}) == 200
+    assert statuses == [200, 200, 429, 429]
+    assert ask(scope() | {"path": "/x"}) == 429
+
+
+def test_a_sub_request_that_is_refused_gives_back_nothing_of_one_that_was_served(default_store: None) -> None:
+    statuses: list[int] = []
+    app = batch_app(["/x", "/none", "/x", "/none"], statuses)
+
+    @app.get("/x")
+    async def x(request: Request, response: Response) -> None:
+        await apply_rate_limit(request, response, max_requests=2, expiry=60, subject="user:1", endpoint="/x")
+
+    @app.get("/none")
+    async def none(request: Request, response: Response) -> None:
+        await apply_rate_limit(request, response, max_requests=1, expiry=60, increment_amount=2, subject="user:1")
+
+    ask = asked_asgi(app)
+    assert ask(scope() | {"path": "/batch"}) == 200
+    assert statuses == [200, 429, 200, 429]
+    assert ask(scope() | {"path": "/x"}) == 429
+
+
+@pytest.mark.parametrize("through_middleware", [True, False])
+def test_each_sub_request_is_limited_for_the_project_that_it_names(through_middleware: bool) -> None:
+    statuses: list[int] = []
+    app = FastAPI()
+    install(app, store=MemoryStore(), identify=lambda request: request.headers.get("x-project"))
+    app.get("/x", dependencies=[Depends(ProjectRateLimiter(limits="1/min"))])(lambda: None)
+    by_project = ProjectRateLimiter(limits="9/min")
+
+    async def note(message: State) -> None:
+        if "status" in message:
+            statuses.append(message["status"])
+
+    @app.get("/batch", dependencies=[Depends(by_project)])
+    async def batch(request: Request) -> None:
+        for project in (b"org:a", b"org:b", b"org:a"):
+            copy = {**request.scope, "path": "/x", "headers": [(b"x-project", project)]}
+            await (app if through_middleware else app.router)(copy, request.receive, note)
+
+    asked_asgi(app)(scope() | {"path": "/batch", "headers": [(b"x-project", b"org:c")]})
+    assert statuses == [200, 200, 429]

@@ -50,5 +50,7 @@ class DocumentOptions(MiddlewareOptions):
         self, request: FrontRequest, rules: Sequence[Rule], mode: RateLimitMode, load_body: LoadBody
     ) -> Generator[Step, Any, list[Check] | ErrorResponse]:
         """Find out the checks of a request by the key that it has."""
+        if rules is self.without_rule:
+            return []
         front = Front(self._prefix, self.by, self._documents.compiled.applies_all)
         return (yield from read_checks(cast("Sequence[DocumentRule]", rules), request, front, mode, load_body))

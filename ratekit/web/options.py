@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypedDict
 
 from ratekit.core.cache import Cache
@@ -53,7 +53,7 @@ from ratekit.web.plans import (
     checked_plan_of,
 )
 from ratekit.web.requests import FrontRequest
-from ratekit.web.table import Rule, RuleGiven, Rules, RuleSet
+from ratekit.web.table import NO_RULE, Rule, RuleGiven, Rules, RuleSet
 
 ADDRESS_ENDPOINT, ATTEMPT_ENDPOINT = "address", "attempts"
 MOST_KNOWN = 16384
@@ -138,7 +138,8 @@ class MiddlewareOptions:
     ) -> None:
         self._cost = checked_cost(cost)
         self._exempt = Exemptions.of(exempt)
-        self.table = None if isinstance(rules, RuleSet) else Rules(rules, default, self._exempt, self._cost, route_of)
+        self._address_policies = _address_policies(address_limit, attempt_limit)
+        self.table = None if isinstance(rules, RuleSet) else self._table(rules, default, route_of)
         self.rules: RuleSet = self.table or rules  # type: ignore[assignment] # a table, unless rules are a set
         self.by = as_key_function(by)
         self.writer = ResponseWriter(headers, body)
@@ -148,13 +149,22 @@ class MiddlewareOptions:
         self._plan_of = checked_plan_of(plan_of)
         self._prefix = limiter.prefix
         self._one_slot = limiter.store.one_slot
-        self._address_policies = _address_policies(address_limit, attempt_limit)
         if not self._address_policies and self.by.is_claimed:
             _warn_of_claims(self.by)
         self._check_rules([] if self.table is None else self.table.rules, awaits=isinstance(limiter, AsyncRateLimiter))
         # The checks of a peer by its rules, where nothing but the peer makes a difference.
         self._known: Cache[tuple[Sequence[Rule], str | None], Sequence[Group] | None]
         self._known = Cache(lambda key: None, MOST_KNOWN, lambda key, value: value is not None)
+
+    def _table(
+        self, rules: Mapping[str, RuleGiven] | None, default: RuleGiven | None, route_of: Callable[[Any], Any] | None
+    ) -> Rules:
+        return Rules(rules, default, self._exempt, self._cost, route_of, finds_all=bool(self._address_policies))
+
+    @cached_property
+    def without_rule(self) -> Sequence[Rule]:
+        """The rules of a request for which a set has none: limits by address count it too. A table knows what is exempt."""
+        return (NO_RULE,) if self.table is None and self._address_policies else ()
 
     @property
     def _has_exempt_paths(self) -> bool:

@@ -61,6 +61,10 @@ class Rule:
         return is_plain and not callable(self.cost) and self.exempt.is_by_address
 
 
+# The rule of a request that none of the table's fits, where limits by address count every request.
+NO_RULE = Rule(endpoint=DEFAULT_ENDPOINT, mode=RateLimitMode.OFF)
+
+
 @runtime_checkable
 class RuleSet(Protocol):
     """Finds the rules of a request: the first that matches, or all that match, which are checks of one decision.
@@ -105,7 +109,7 @@ class Rules:
     Patterns: "/search", "/items/{id}", "/files/{name:path}", "/static/*", or Flask's "/users/<int:id>"; "POST /login"
     is for one method. A rule is a rate, a limit, a policy, or several of them; a callable of the request; or a mapping of
     RuleOptions. cost is what a request costs where the table is used, unless a rule says so itself. route_of names the
-    route of a request, where that is known.
+    route of a request, where that is known. finds_all: without a default, what no rule fits and is not exempt has NO_RULE.
     """
 
     def __init__(
@@ -115,6 +119,8 @@ class Rules:
         exempt: Iterable[str] | Exemptions = (),
         cost: Cost = 1,
         route_of: Callable[[Any], Any] | None = None,
+        *,
+        finds_all: bool = False,
     ) -> None:
         if not isinstance(rules, Mapping | None):
             raise ConfigurationError(f"rules {rules!r} is not a mapping of patterns to rates")
@@ -128,7 +134,8 @@ class Rules:
             for method in entry.methods
         }
         self._patterns = [entry for entry in table if not entry.pattern.is_one_path]
-        self._default = None if default is None else _rule(DEFAULT_ENDPOINT, default, cost, route_of)
+        given_none = NO_RULE if finds_all else None
+        self._default = given_none if default is None else _rule(DEFAULT_ENDPOINT, default, cost, route_of)
         # The rules of a method and a path, none if it is not limited.
         self.found: Cache[tuple[str, str], tuple[Rule, ...]] = Cache(self._look, _MOST_FOUND, _is_short)
 
@@ -136,7 +143,7 @@ class Rules:
     def rules(self) -> list[Rule]:
         """Every rule of the table."""
         rules = [*self._exact.values(), *(entry.rule for entry in self._patterns), self._default]
-        return [rule for rule in rules if rule is not None]
+        return [rule for rule in rules if rule is not None and rule is not NO_RULE]
 
     @property
     def policies(self) -> list[Policy]:

@@ -316,6 +316,16 @@ def test_a_path_that_is_exempt_is_not_limited_by_a_document(api, exempt):
     assert [api.ask("/health").status_code for _ in range(3)] == [200, 200, 200]
 
 
+@pytest.mark.parametrize("api", [AsgiApi, WsgiApi])
+@pytest.mark.parametrize("limit", ["address_limit", "attempt_limit"])
+def test_limits_by_address_count_what_no_rule_of_a_document_fits(api, limit):
+    rules = {"rules": [{"match": {"endpoint": "/search"}, "limits": ["9/min"]}]}
+    api = api(rules, exempt=["/health"], **{limit: "3/min"})
+    paths = ("/other", "/search", "/other", "/other", "/search")
+    assert [api.ask(path).status_code for path in paths] == [200, 200, 200, 429, 429]
+    assert api.ask("/health").status_code == 200
+
+
 @pytest.mark.parametrize("host", ["api.example.com", "API.example.com.", "api.example.com.:80", "api.example.com:"])
 def test_a_host_is_the_same_however_it_is_spelt(host):
     api = AsgiApi({"rules": [{"match": {"host": ["api.example.com"]}, "limits": ["1/min"]}]})

@@ -481,6 +481,23 @@ def test_address_limit_does_not_count_what_another_limit_refuses(api_of):
     assert RateLimiter().peek(Limit(5, 60), "ip:192.0.2.7", endpoint="address", cost=0).request_count == 1
 
 
+@pytest.mark.parametrize("limit", ["address_limit", "attempt_limit"])
+def test_limits_by_address_count_paths_that_no_rule_fits(api_of, limit):
+    api = api_of({"default": None, "rules": {"/search": "9/min"}, limit: "3/min", "exempt": ["/health", "192.0.2.99"]})
+    assert statuses(api, 3, "/other") == [200] * 3
+    assert [api.ask(path).status_code for path in ("/other", "/search", "/third")] == [429] * 3
+    assert api.ask("/health").status_code == 200
+    assert api.ask("/other", peer="192.0.2.8").status_code == 200
+    assert [api.ask("/other", peer="192.0.2.99").status_code for _ in range(4)] == [200] * 4
+    assert limit_headers(api.ask("/health")) == {"ratelimit-limit": "theirs"}
+
+
+@pytest.mark.parametrize("limit", ["address_limit", "attempt_limit"])
+def test_limits_by_address_alone_limit_every_request(api_of, limit):
+    api = api_of({"default": None, limit: "2/min"})
+    assert [api.ask(path).status_code for path in ("/a", "/b", "/c")] == [200, 200, 429]
+
+
 def test_attempt_limit_counts_requests_that_cannot_be_read(api_of):
     api = api_of({"default": "9/min", "by": "query:user", "attempt_limit": "3/min"})
     assert statuses(api, 3, "/?user=a&user=b") == [400] * 3
