@@ -12,7 +12,7 @@ from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error
 
-from ratekit.core.errors import ConfigurationError
+from ratekit.core.errors import ConfigurationError, SourceUnavailable
 from ratekit.web.url_rules import fits
 from ratekit.web.view_limit import PROJECT, ViewLimit
 from ratekit_django.cache_url import eviction_policy
@@ -24,13 +24,17 @@ TAG = "ratekit"
 MIDDLEWARE = "ratekit_django.middleware.RateLimitMiddleware"
 PROXY_SIGNS = ("USE_X_FORWARDED_HOST", "USE_X_FORWARDED_PORT", "SECURE_PROXY_SSL_HEADER")
 _BY_ADDRESS = "are limited by their address"
+_NO_RULES = "The server does not start without its rules, unless RATEKIT['RULES_FALLBACK'] has some."
 _SHARED = "all clients behind the proxy are limited as one address, that of the proxy."
 # These store or replace responses: standing before them, ratekit writes its headers on what they give, and not into it.
 INNER = ("django.middleware.cache.UpdateCacheMiddleware", "django.middleware.http.ConditionalGetMiddleware")
 
 
 def check_settings(**_: Any) -> list[CheckMessage]:
-    """E001: a key that RATEKIT does not know. E002: a value that makes no sense. E003: a rate that cannot be read."""
+    """E001: a key that RATEKIT does not know. E002: a value that makes no sense. E003: a rate that cannot be read.
+
+    W009: the source of the rules does not answer.
+    """
     try:
         unknown = [key for key in conf.given if key not in KEYS]
     except ConfigurationError as error:
@@ -124,6 +128,8 @@ def _told(id: str, read: Callable[[], Any]) -> list[CheckMessage]:  # noqa: A002
         read()
     except ConfigurationError as error:
         return [Error(f"RATEKIT: {error}", id=id)]
+    except SourceUnavailable as error:  # no error: `migrate`, which may make the tables of the source, runs the checks first
+        return [checks.Warning(f"RATEKIT: {error}", hint=_NO_RULES, id="ratekit.W009")]
     return []
 
 

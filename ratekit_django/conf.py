@@ -14,7 +14,6 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from ratekit import stores
-from ratekit.admin.fleet_mode import Follower, follow
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.headers import DEFAULT_STYLE
 from ratekit.core.keys import DEFAULT_PREFIX, check_prefix
@@ -28,6 +27,7 @@ from ratekit.web.identity import DEFAULT_ANONYMOUS, check_anonymous
 from ratekit.web.plans import PlanFunction, Plans, as_plans
 from ratekit.web.url_rules import UrlRules
 from ratekit.web.view_limit import ViewLimit
+from ratekit_django.background import Background
 from ratekit_django.cache_url import url_of_cache
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ KEYS: dict[str, Any] = {
     "MODE": None,
     "FLEET_MODE": False,
     "FOLLOW_OVERRIDES": None,
+    "VIOLATIONS": None,
     "HEADERS": DEFAULT_STYLE,
     "BODY": None,
     "TEMPLATE": "429.html",
@@ -63,15 +64,13 @@ KEYS: dict[str, Any] = {
 
 CHECKED = (
     "identify", "anonymous", "mode", "fleet_mode", "follows_overrides", "writer", "template", "proxies", "plans", "plan_of",
-    "rules_source",
+    "violations", "rules_source",
 )  # fmt: skip
+DATABASE = "database"  # RULES_SOURCE: that of Django, where ratekit_django.database has its tables
 
 
 class Conf:
     """What RATEKIT says, in the form in which it is used. A value that makes no sense is a ConfigurationError."""
-
-    _follower: Follower | None = None
-    _overrides: Any = None  # what follows the overrides in the database, False if nothing does
 
     @property
     def given(self) -> Mapping[str, Any]:
@@ -166,12 +165,18 @@ class Conf:
 
     @cached_property
     def rules_source(self) -> Rules | None:
-        """RULES_SOURCE: a document of rules, by its path, its URL, or itself; the other three are arguments of Rules."""
+        """RULES_SOURCE: a document of rules, by its path, its URL, or itself, or "database": that of Django.
+
+        The other three are arguments of Rules.
+        """
         given = self["RULES_SOURCE"]
         if given is None:
             return None
         from ratekit.rules.options import as_rules
 
+        if given == DATABASE:
+            self._need_database(f"RULES_SOURCE {DATABASE!r}")
+            given = self.database_url
         functions, fallback = self["RULES_FUNCTIONS"], self["RULES_FALLBACK"]
         return as_rules(given, self["RULES_SERVICE"], functions, fallback, holds_slots=False)
 
@@ -187,11 +192,6 @@ class Conf:
             on_outage, AsyncRateLimiter(self.store_url, **self._options(on_outage))
         )
 
-    def follow_fleet(self) -> None:
-        """Begin to follow the mode of the store, if that was asked for, with the first request that is limited."""
-        if self.fleet_mode and self._follower is None:
-            self._follower = follow(self.store_url, prefix=self.prefix)
-
     @cached_property
     def follows_overrides(self) -> bool:
         """FOLLOW_OVERRIDES: whether overrides are copied from the database, which ratekit_django.database is for.
@@ -201,28 +201,55 @@ class Conf:
         given = self["FOLLOW_OVERRIDES"]
         if not isinstance(given, bool | None):
             raise ConfigurationError(f"FOLLOW_OVERRIDES {given!r} is neither True nor False")
-        is_installed = apps.is_installed("ratekit_django.database")
-        if given and not is_installed:
-            raise ConfigurationError("FOLLOW_OVERRIDES True needs 'ratekit_django.database' in INSTALLED_APPS")
-        return is_installed and not hasattr(mail, "outbox") if given is None else given
+        if given:
+            self._need_database("FOLLOW_OVERRIDES True")
+        return self._has_database and not hasattr(mail, "outbox") if given is None else given
 
-    def follow_overrides(self) -> None:
-        """Begin to copy overrides from the database, with the first request that is limited, and go on after a fork."""
-        if self._overrides is None:
-            self._overrides = False
-            if self.follows_overrides:
-                from ratekit_django.database.overrides import follow as follow_overrides
+    @cached_property
+    def violations(self) -> str | None:
+        """VIOLATIONS: how refused requests are written to the database: "plain" (True), "hashed"; None: they are not."""
+        given = self["VIOLATIONS"]
+        known = {None: None, False: None, True: "plain", "plain": "plain", "hashed": "hashed"}
+        if not isinstance(given, bool | str | None) or given not in known:
+            raise ConfigurationError(f"VIOLATIONS {given!r} is neither True, nor False, nor 'plain', nor 'hashed'")
+        if known[given] is not None:
+            self._need_database(f"VIOLATIONS {given!r}")
+        return known[given]
 
-                self._overrides = follow_overrides()
-        elif self._overrides:
-            self._overrides.revive()
+    @property
+    def database_url(self) -> str | None:
+        """The URL of the database with ratekit's tables, None if ratekit_django.database is not installed."""
+        if not self._has_database:
+            return None
+        from ratekit_django.database.urls import own_url
+
+        return own_url()
+
+    @property
+    def _has_database(self) -> bool:
+        return apps.is_installed("ratekit_django.database")
+
+    def _need_database(self, what: str) -> None:
+        if not self._has_database:
+            raise ConfigurationError(f"{what} needs 'ratekit_django.database' in INSTALLED_APPS")
 
     def mode_of(self, limit: ViewLimit) -> RateLimitMode:
         """Return the mode of a limit now: the weakest of the global one, MODE, and its own."""
-        self.follow_fleet()
-        self.follow_overrides()
-        mode = current_mode(limit.mode)
+        return self.mode_now(limit.mode)
+
+    def mode_now(self, own: RateLimitMode | None = None) -> RateLimitMode:
+        """Return the mode of a request now: the weakest of the global one, MODE, and that of its limit.
+
+        The first request that is limited begins what runs beside requests.
+        """
+        self.background.begin()
+        mode = current_mode(own)
         return mode if self.mode is None else weakest(mode, self.mode)
+
+    @cached_property
+    def background(self) -> Background:
+        """What runs in threads beside requests."""
+        return Background(self)
 
     def check(self) -> None:
         """Read every setting, and make a limiter, which opens no connection: what makes no sense is told now."""
@@ -233,9 +260,8 @@ class Conf:
 
     def reset(self) -> None:
         """Forget what was read, and close what was opened."""
-        for follower in (self._follower, self._overrides):
-            if follower:
-                follower.close()
+        if (background := vars(self).get("background")) is not None:
+            background.close()
         if (rules := vars(self).get("rules_source")) is not None:
             rules.close()
         for limiter in vars(self).get("_limiters", {}).values():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ratekit.core.modes import RateLimitMode
-from ratekit.web.arguments import current_mode
 from ratekit.web.decide import PASS, Flow, Verdict
 from ratekit.web.drivers import arun, run
 from ratekit.web.identity import KeyFunction, client_ip
@@ -30,7 +29,7 @@ async def adecide_document(request: Any) -> Verdict:
 def _deciding(request: Any) -> Flow:
     from ratekit.rules.checks import Front, decide_by_rules
 
-    rules, mode = conf.rules_source, current_mode(conf.mode)
+    rules, mode = conf.rules_source, conf.mode_now()
     if rules is None or mode is RateLimitMode.OFF:
         return PASS
     front_request = DjangoRequest(request, conf.proxies)

@@ -12,6 +12,7 @@ import click
 from ratekit.cli import program
 from ratekit.cli.session import rule_of
 from ratekit.core.errors import ConfigurationError
+from ratekit.database.urls import URL_VARIABLE as DATABASE_VARIABLE
 from ratekit.stores import URL_VARIABLE
 from ratekit.web.table import Rules
 
@@ -26,24 +27,29 @@ class Host(NamedTuple):
     prefix: str
     declared: Rules  # the limits that it declares
     declared_at: str  # where --rules finds them: "module:name"
+    database_url: str | None = None  # where overrides last and violations are written
 
 
 def run(arguments: Sequence[str], host: Host, more: Sequence[click.Command] = ()) -> int:
     """Run the command line on an application's store, prefix and limits, and return its exit code. more are its commands."""
-    with _store_named(host.store_url):
+    named = {URL_VARIABLE: host.store_url}
+    if host.database_url is not None and DATABASE_VARIABLE not in os.environ:
+        named[DATABASE_VARIABLE] = host.database_url
+    with _environment(named):
         return program.run(_with_limits(list(arguments), host), host.name, {"prefix": host.prefix}, more)
 
 
 @contextmanager
-def _store_named(url: str) -> Iterator[None]:
-    """Name the store where the command line looks for it; not among the arguments, which others can see."""
-    before = os.environ.get(URL_VARIABLE)
-    os.environ[URL_VARIABLE] = url
+def _environment(named: dict[str, str]) -> Iterator[None]:
+    """Name servers where the command line looks for them; not among the arguments, which others can see."""
+    before = {name: os.environ[name] for name in named if name in os.environ}
+    os.environ |= named
     try:
         yield
     finally:
-        del os.environ[URL_VARIABLE]
-        os.environ |= {} if before is None else {URL_VARIABLE: before}
+        for name in named:
+            del os.environ[name]
+        os.environ |= before
 
 
 def _with_limits(arguments: list[str], host: Host) -> list[str]:

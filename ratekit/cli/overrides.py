@@ -32,6 +32,7 @@ from ratekit.cli.session import (
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.keys import ALL_ENDPOINTS
 from ratekit.database.urls import URL_VARIABLE as DATABASE_VARIABLE
+from ratekit.web.identity import counted_subject
 from ratekit.web.plans import as_rule_policy
 from ratekit.web.table import Rules
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _PAGE = 1000
 _NUMBERS = ("max_requests", "expiry", "burst", "until")
+_HASHED = "what clients send is hashed in subjects, unless the limit says 'plain'"
 
 
 @click.group(short_help="Set, list, copy and delete a subject's own numbers.")
@@ -137,6 +139,8 @@ def set_(
     if not numbers["unlimited"] and all(numbers[name] is None for name in _NUMBERS):
         raise click.UsageError("the override has no numbers: give --max-requests, --expiry, --burst, --until or --unlimited")
     _refuse_no_match([*_wildcards(who), *(_unknown(who, numbers["limit"], rules) if rules else ())], force)
+    if counted := counted_subject(who["subject"] or ""):
+        click.echo(f"ratekit: warning: {_HASHED}: the subject that is counted would be {counted!r}", err=True)
     if database:
         override = _set_durable(session, database, who, numbers)
     else:
@@ -225,9 +229,10 @@ def list_(session: Session, **options: Any) -> None:
 @overrides.command()
 @with_selection
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@with_database
 @with_store
-def clear(session: Session, endpoint: str | None, org_id: str | None, yes: bool) -> None:
-    """Delete all overrides, or those of an endpoint or an organisation.
+def clear(session: Session, endpoint: str | None, org_id: str | None, yes: bool, database: str | None) -> None:
+    """Delete all overrides, or those of an endpoint or an organisation; with a database, in both.
 
     \b
     Example:
@@ -237,8 +242,18 @@ def clear(session: Session, endpoint: str | None, org_id: str | None, yes: bool)
     which += [f"of organisation {org_id!r}"] if org_id else []
     if not yes:
         _confirm(f"Delete every override {' and '.join(which)}".rstrip() + "?")
-    count = admin_overrides.clear_rate_limit_overrides(session.limiter, endpoint=endpoint, org_id=org_id)
+    durable = _clear_durable(session, database, endpoint, org_id) if database else 0
+    count = durable + admin_overrides.clear_rate_limit_overrides(session.limiter, endpoint=endpoint, org_id=org_id)
     session.answer({"deleted": count}, [f"deleted: {count}"])
+
+
+def _clear_durable(session: Session, database: str, endpoint: str | None, org_id: str | None) -> int:
+    """Delete what lasts, with its copies: a process that follows the database would write them to the store again."""
+    with _durable(session, database) as durable:
+        found = [one.override for one in durable.list(endpoint=endpoint) if org_id in (None, one.override.org_id)]
+        for override in found:
+            durable.delete(endpoint=str(override.endpoint), subject=override.subject, deleted_by=operator())
+    return len(found)
 
 
 @overrides.command("export", short_help="Print overrides as lines of JSON.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator
@@ -28,6 +29,7 @@ from ratekit.web.requests import FrontRequest
 MOST_BODY = 64 * 1024
 Normalize = Callable[[str], str] | str | None
 _DIGITS = 32  # of the hash of what a client sends
+_CLAIM = re.compile(r"(?P<kind>header|query|cookie|json|form|body|path):(?P<name>[^:]+):(?P<value>.+)", re.DOTALL)
 _log = logging.getLogger("ratekit.web")
 
 
@@ -327,6 +329,18 @@ def _is_form(request: FrontRequest) -> bool:
 def hashed(value: str) -> str:
     """Return what stands for a value that a client sends, in subjects. RATE_LIMIT_HASH_KEY is the key of the hash."""
     return _hasher(os.environ.get(KEY_VARIABLE, ""))(value)
+
+
+def counted_subject(subject: str) -> str | None:
+    """Return the subject that stands for one like "header:x-api-key:VALUE" in counters, None if it needs none.
+
+    People name a client by what it sends, and what it sends is hashed.
+    """
+    found = _CLAIM.fullmatch(subject)
+    if found is None or re.fullmatch(rf"[0-9a-f]{{{_DIGITS}}}", found["value"]):
+        return None
+    name = found["name"].lower() if found["kind"] == "header" else found["name"]
+    return f"{found['kind']}:{name}:{hashed(found['value'])}"
 
 
 @lru_cache(maxsize=4)

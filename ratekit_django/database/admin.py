@@ -19,6 +19,7 @@ from ratekit.admin.override_hash import Numbers
 from ratekit.core.errors import ConfigurationError, RateLimitUnavailable
 from ratekit.core.limits import Limit
 from ratekit.report import read_report
+from ratekit.web.identity import counted_subject
 from ratekit_django.conf import conf
 from ratekit_django.database import overrides
 from ratekit_django.database.models import Override, OverrideChange, Report, Rule, Violation
@@ -103,6 +104,9 @@ class OverrideAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def save_model(self, request: HttpRequest, override: Override, form: Any, change: Any) -> None:
         """Write the override, its history, and when that is committed its copy."""
+        if counted := counted_subject(override.client_key):
+            said = f"What clients send is hashed in subjects, unless the limit says 'plain': this one would be {counted}"
+            self.message_user(request, said, messages.WARNING)
         overrides.put_numbers(override, form.numbers)
         override.set_by = request.user.get_username()
         overrides.save(override)

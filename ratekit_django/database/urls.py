@@ -30,6 +30,16 @@ def url_of_database(connection: Any) -> Any:
     )
 
 
+def own_url() -> str:
+    """Return the URL of the database that has ratekit's tables."""
+    from django.db import connections, router
+
+    from ratekit_django.database.models import Rule
+
+    url: str = url_of_database(connections[router.db_for_read(Rule)]).render_as_string(hide_password=False)
+    return url
+
+
 def _sqlite_url(name: str) -> Any:
     from sqlalchemy import URL
 

@@ -21,6 +21,7 @@ from ratekit import Limit
 from ratekit.admin.fleet_mode import get_fleet_mode
 from ratekit_django import drf, ninja, rate_limit
 from ratekit_django.conf import conf
+from ratekit_django.database import models
 from ratekit_django.declared_limits import declared
 from support.servers import free_port
 
@@ -35,7 +36,8 @@ def manage(*arguments):
 
 
 @pytest.fixture
-def client(site, redis_server):
+def client(site, redis_server, transactional_db):
+    models.Override.objects.all().delete()
     view = rate_limit(limits=["2/min", "9/h"], by="ip")(lambda request: HttpResponse())
     return site(
         path("x/", view, name="x"),
@@ -56,6 +58,7 @@ def test_overrides_are_set_shown_listed_deleted_and_cleared(client):
     assert "trial" in manage("overrides", "get", *WHO)
     listed = json.loads(manage("overrides", "list", "--json"))["overrides"]
     assert [(one["endpoint"], one["subject"]) for one in listed] == [WHO]
+    assert models.Override.objects.count() == 1  # they last in the project's database
     manage("overrides", "delete", *WHO)
     assert client.get("/x/").status_code == 429
     manage("overrides", "set", "/x/", "--org", "1", "--project", "42", "--unlimited")

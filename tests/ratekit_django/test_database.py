@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import json
 import time
 from types import SimpleNamespace
 
 import pytest
 from django.contrib import admin
 from django.contrib.auth.models import Permission, User
+from django.core.management import call_command
 from django.db import connection, transaction
 from django.http import HttpResponse
 from django.test import Client
@@ -20,6 +22,7 @@ from ratekit.core.errors import ConfigurationError
 from ratekit.database import schema
 from ratekit.database.engines import open_engine
 from ratekit.report import Reporter
+from ratekit.web.identity import hashed
 from ratekit_django import rate_limit
 from ratekit_django.conf import conf
 from ratekit_django.database import models, overrides
@@ -259,3 +262,59 @@ def test_url_of_other_databases():
     assert url.render_as_string(hide_password=False) == "postgresql://u:p%40ss@db:5432/shop?sslmode=require"
     with pytest.raises(ConfigurationError, match="database 'oracle' is unknown"):
         url_of_database(SimpleNamespace(vendor="oracle", settings_dict=given))
+
+
+def test_rules_that_support_staff_sets_are_in_force_where_the_source_is_the_database(client, settings):
+    settings.RATEKIT = {"RULES_SOURCE": "database"}
+    support_user(client, "add_rule")
+    row = {"client_key": "*", "endpoint": "/search", "algorithm": "fixed_window", "max_requests": "1", "window_secs": "60"}
+    assert client.get("/search")["RateLimit-Limit"] == "2"
+    saved = client.post("/admin/ratekit_database/rule/add/", row | {"burst_size": "0", "enabled": "on"})
+    assert saved.status_code == 302, saved.content
+    conf.rules_source.refresh()
+    assert [client.get("/search").status_code for _ in range(2)] == [200, 429]
+
+
+def test_refused_requests_are_on_the_page_of_violations_if_asked(client, settings):
+    settings.RATEKIT = {"VIOLATIONS": True}
+    for _ in range(3):
+        client.get("/search")
+    conf.reset()  # writes what is queued
+    support_user(client, "view_violation")
+    page = client.get("/admin/ratekit_database/violation/").content.decode()
+    assert "user:ann" in page
+    assert "1 violation" in page
+
+
+@pytest.mark.parametrize("given", ["sometimes", 1.5, {}])
+def test_setting_of_violations_that_makes_no_sense_is_told(settings, given):
+    settings.RATEKIT = {"VIOLATIONS": given}
+    with pytest.raises(ConfigurationError, match="VIOLATIONS .* is neither True"):
+        conf.check()
+
+
+@pytest.mark.parametrize("ratekit", [{"VIOLATIONS": True}, {"RULES_SOURCE": "database"}, {"FOLLOW_OVERRIDES": True}])
+def test_what_needs_the_database_names_the_application_that_has_it(settings, ratekit):
+    settings.INSTALLED_APPS = [name for name in settings.INSTALLED_APPS if name != "ratekit_django.database"]
+    settings.RATEKIT = ratekit
+    with pytest.raises(ConfigurationError, match=r"needs 'ratekit_django.database' in INSTALLED_APPS"):
+        conf.check()
+
+
+def test_command_line_of_the_project_uses_its_database(client, settings, capsys):
+    settings.RATEKIT = {"VIOLATIONS": True}
+    for _ in range(3):
+        client.get("/search")
+    conf.reset()
+    call_command("ratekit", "violations", "--json")
+    assert [one["subject"] for one in json.loads(capsys.readouterr().out)] == ["user:ann"]
+    call_command("ratekit", "overrides", "set", "/search", "user:ann", "--max-requests", "7", "--ttl", "7d")
+    (override,) = models.Override.objects.all()
+    assert override.valid_until - datetime.datetime.now(datetime.UTC) > datetime.timedelta(days=6)
+
+
+def test_support_staff_that_names_a_client_by_what_it_sends_is_told_the_subject(client):
+    support_user(client, "add_override", "view_override")
+    given = form(client_key="header:X-Customer:acme", max_requests="9")
+    page = client.post("/admin/ratekit_database/override/add/", given, follow=True).content.decode()
+    assert f"this one would be header:x-customer:{hashed('acme')}" in page

@@ -10,7 +10,9 @@ from django.core.management import call_command
 from django.http import HttpResponse
 from django.urls import path
 
-from ratekit import ConfigurationError
+from ratekit import ConfigurationError, RateLimiter
+from ratekit.admin.fleet_mode import set_fleet_mode
+from ratekit.core.errors import SourceUnavailable
 from ratekit_django import rate_limit
 from ratekit_django.conf import conf
 from support import published_key_parsers  # noqa: F401 - named by a document
@@ -78,6 +80,24 @@ def test_document_that_makes_no_sense_is_a_system_check_and_an_error_at_the_star
     assert "rules[0].limits: rate 'many' is not a limit" in str([message.msg for message in run_checks(tags=["ratekit"])])
     with pytest.raises(ConfigurationError):
         conf.check()
+
+
+def test_source_that_is_away_is_a_warning_of_the_checks_as_migrate_may_make_it(settings, tmp_path):
+    settings.RATEKIT = {"RULES_SOURCE": f"sqlite:///{tmp_path}/none.db"}
+    (message,) = [message for message in run_checks(tags=["ratekit"]) if message.id == "ratekit.W009"]
+    assert "there is no such file" in message.msg
+    with pytest.raises(SourceUnavailable):
+        conf.check()  # as the server does when it starts
+
+
+def test_mode_of_the_fleet_counts_where_all_limits_come_from_a_document(stack, redis_server, redis_url):
+    document = {"rules": [{"limits": "1/min"}]}
+    client = stack.client(path("x/", stack.view(hello)), RULES_SOURCE=document, STORE_URL=redis_url, FLEET_MODE=True)
+    assert statuses(client, "/x/", "/x/") == [200, 429]
+    with RateLimiter(redis_server.url, deadline=5) as limiter:
+        set_fleet_mode(limiter, "monitor")
+    conf.background.fleet.refresh()
+    assert statuses(client, "/x/") == [200]
 
 
 def test_concurrency_limit_is_refused_where_nobody_frees_the_slot(settings):

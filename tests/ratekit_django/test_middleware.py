@@ -425,10 +425,10 @@ def test_mode_of_the_fleet_is_followed_if_asked(stack, redis_server, redis_url):
     client = stack.limited(rate_limit(1, 60, by="ip"), STORE_URL=redis_url, FLEET_MODE=True)
     assert [client.get("/x/").status_code for _ in range(2)] == [200, 429]
     set_fleet_mode(limiter, "monitor")
-    conf._follower.refresh()
+    conf.background.fleet.refresh()
     assert client.get("/x/").status_code == 200
     set_fleet_mode(limiter, "on")
-    conf._follower.refresh()
+    conf.background.fleet.refresh()
     assert client.get("/x/").status_code == 429
     limiter.close()
 

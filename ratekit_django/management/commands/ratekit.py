@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> int:
         from ratekit_django.listing import limits
 
         at = "ratekit_django.declared_limits:declared"
-        host = hosted.Host("manage.py ratekit", conf.store_url, conf.prefix, declared, at)
+        host = hosted.Host("manage.py ratekit", conf.store_url, conf.prefix, declared, at, conf.database_url)
         return hosted.run(arguments, host, [limits])
     except ConfigurationError as error:
         raise CommandError(str(error), returncode=2) from None

@@ -15,6 +15,7 @@ from ratekit.overrides import (
     list_rate_limit_overrides,
     set_rate_limit_override,
 )
+from ratekit.web.identity import hashed
 
 LIMITS = ["--limit", "3/min", "--limit", "hour=100/h@sliding_window_log", "--limit", "1/min shadow"]
 POLICY = Policy(
@@ -334,6 +335,19 @@ def test_numbers_of_one_limit_are_deleted_from_the_database(ratekit, limiter, da
     assert ratekit("overrides", "delete", "/x", "u", "--limit", "hour", "--database", database).out == "there was none\n"
     override = get_rate_limit_override(limiter, endpoint="/x", subject="u")
     assert (override.max_requests, override.limits) == (9, {})
+
+
+def test_overrides_of_the_database_are_cleared_with_their_copies(ratekit, limiter, database):
+    for who in (["--org", "1", "--project", "2"], ["--org", "3", "--project", "4"]):
+        ratekit("overrides", "set", "/x", *who, "--max-requests", "9", "--database", database)
+    assert ratekit("overrides", "clear", "--org", "1", "--yes", "--database", database).out == "deleted: 1\n"
+    assert [override.subject for override in list_rate_limit_overrides(limiter)] == ["3:4"]
+    assert ratekit("overrides", "copy", "--complete", "--database", database).out == "written: 1, deleted: 0\n"
+
+
+def test_client_that_is_named_by_what_it_sends_is_told_as_it_is_counted(ratekit, url):
+    told = ratekit("overrides", "set", "/x", "header:X-API-Key:secret", "--max-requests", "9")
+    assert (told.code, f"would be 'header:x-api-key:{hashed('secret')}'" in told.err) == (0, True)
 
 
 def test_history_without_a_database_says_what_to_give(ratekit, url, monkeypatch):

@@ -21,6 +21,7 @@ from ratekit.web.identity import (
     as_key_function,
     client_ip,
     cookie,
+    counted_subject,
     first_of,
     form_field,
     header,
@@ -682,6 +683,13 @@ def test_hashed_subject_is_of_one_form_whatever_the_value(value):
     for request_of in (asgi_request, wsgi_request):
         subject = header("X-API-Key")(request_of({"X-API-Key": value}))
         assert subject is None if not value else len(subject.removeprefix("header:x-api-key:")) == 32
+
+
+def test_client_that_is_named_by_what_it_sends_is_counted_under_the_hash():
+    subject = header("X-API-Key")(asgi_request({"X-API-Key": "a:b"}))
+    assert counted_subject("header:X-API-Key:a:b") == subject
+    assert counted_subject(subject) is None
+    assert counted_subject("user:42") is None
 
 
 @given(
