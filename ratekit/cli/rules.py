@@ -152,20 +152,23 @@ def diff(answer: Function, old: str, new: str, service: str | None) -> None:
 def push(answer: Function, file: str, source: str, service: str | None) -> None:
     """Write the document in FILE to SOURCE. It is validated first: a document that makes no sense is not written.
 
+    A document of another form (general_rate_limit and custom_rate_limits) stays in that form, for those who change it there.
+
     \b
     Examples:
       ratekit rules push rules.yaml 'redis://localhost/0?rules=chat'
       ratekit rules push rules.yaml postgresql://localhost/limits --service chat
     """
+    from ratekit.rules.forms import is_other_form
     from ratekit.rules.sources import source as open_source
     from ratekit.rules.sources.contract import WritableSource
 
-    document = _read(file, service)[0]
+    document, loaded, _ = _read(file, service)
     target = open_source(source, service=service or document.service)
     try:
         if not isinstance(target, WritableSource):
             raise click.UsageError(f"{source!r} cannot be written to")
-        version = target.save(document.values())
+        version = target.save(loaded.values if is_other_form(loaded.values) else document.values())
     finally:
         target.close()
     answer({"origin": target.origin, "version": version}, [f"{target.origin} has version {version}"])

@@ -88,6 +88,11 @@ _FIELDS: dict[Place, list[str]] = {
 }
 
 
+def is_other_form(values: Mapping[str, Any]) -> bool:
+    """Whether values are those of a document that is not of ratekit's own form."""
+    return bool(values.keys() & (_SERVICE_KEYS | _ROW_KEYS)) and "rules" not in values
+
+
 def as_document_values(values: Mapping[str, Any], pace: Callable[[], None]) -> Mapping[str, Any]:
     """Return the values of a document of any form as those of ratekit's own."""
     if values.keys() & _SERVICE_KEYS and "rules" not in values:

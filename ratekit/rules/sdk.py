@@ -7,6 +7,7 @@ kit.check_rate_limit("tenant:acme:lang:en").remaining_by
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Collection, Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, Self, TypeVar, Unpack
@@ -82,7 +83,7 @@ class _Kit(Generic[_Limiter]):
         rules = () if mode is RateLimitMode.OFF else self.rules.find(request, (self.service,))
         checks = yield from read_checks(rules, request, self._front(), mode, load_body)
         if isinstance(checks, ErrorResponse):
-            raise UnusableRequestError("the request does not say who is limited", checks.status)
+            raise UnusableRequestError(json.loads(checks.body)["detail"], checks.status)
         return (yield from self._decided(checks))
 
     def _key_of(self, service: str | None, key: str | None) -> str:

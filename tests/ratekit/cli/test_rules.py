@@ -7,7 +7,7 @@ import json
 import jsonschema
 import pytest
 
-from support.rule_documents import SERVICE
+from support.rule_documents import ROWS, SERVICE
 
 OLD = """
 plans: {pro: 100/s}
@@ -85,6 +85,14 @@ def test_push_and_pull_copy_a_document(ratekit, files, redis_server, tmp_path):
     assert ratekit("rules", "push", files[2], url).code == 2, "a document that makes no sense is not written"
     assert ratekit("rules", "diff", files[0], url).out == "no limit changes\n"
     assert ratekit("rules", "show", "redis://127.0.0.1:1/0").code == 3
+
+
+@pytest.mark.parametrize("document", [SERVICE, ROWS], ids=["service", "rows"])
+def test_push_keeps_the_form_of_a_document(ratekit, document, tmp_path):
+    given, kept = tmp_path / "given.json", tmp_path / "kept.json"
+    given.write_text(json.dumps(document, default=str))
+    assert ratekit("rules", "push", str(given), str(kept)).code == 0
+    assert json.loads(kept.read_text()) == json.loads(given.read_text())
 
 
 def test_test_says_which_rule_key_and_limits_a_request_has(ratekit, files):

@@ -177,10 +177,18 @@ def test_request_of_django_is_limited_by_the_published_parsers():
 
 def test_request_that_does_not_say_who_asks_is_told():
     sdk = RateKit("s", {"rules": [{"limits": "1/s", "by": "header:X", "anonymous": "refuse"}]}, MemoryStore())
-    with flask_request() as context, pytest.raises(UnusableRequestError):
+    with flask_request() as context, pytest.raises(UnusableRequestError, match="has no key that it could be limited by"):
         sdk.check(context.request)
     with pytest.raises(ConfigurationError, match="request of type 'int' is unknown"):
         sdk.check(5)
+
+
+def test_body_that_is_too_long_to_look_into_is_told_so():
+    sdk = RateKit("s", {"rules": [{"limits": "1/s", "by": "json:tenant_id"}]}, MemoryStore())
+    with flask_request(json={"tenant_id": "x" * 70_000}) as context, pytest.raises(UnusableRequestError) as told:
+        sdk.check(context.request)
+    assert told.value.status == 413
+    assert told.value.detail == "the body has more than 65536 bytes, and who is limited (json:tenant_id) is in it"
 
 
 # MongoDB
