@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import html
 import re
-import subprocess
 import sys
 
 import httpx2
 import pytest
 
-from support.examples import EXAMPLES, example, run_example, variables
+from support.examples import EXAMPLES, example, run_example, shell, variables
 from support.servers import Server, free_port, server_of, serving, wait_until
 
 KEY = {"X-API-Key": "key-of-42"}
@@ -87,10 +86,6 @@ def test_what_it_says_to_try_answers_as_it_says_without_redis(tmp_path):
         for command in single:
             assert "200 OK" in shell(command), command
         assert [shell(single[-1]).split()[1] for _ in range(3)] == ["200", "200", "429"]  # three a minute, by a rule
-
-
-def shell(command: str) -> str:
-    return subprocess.check_output(["sh", "-c", command], text=True)
 
 
 def test_view_on_trial_says_that_nothing_is_left_and_refuses_nobody(datasets):

@@ -64,6 +64,11 @@ def run_example(name: str, folder: Path, *command: str, **given: str) -> subproc
     return subprocess.run(call, cwd=place, env=variables(**given), capture_output=True, text=True, check=False, timeout=60)
 
 
+def shell(command: str) -> str:
+    """Run a command that an example tells to try, and return what it prints."""
+    return subprocess.check_output(["sh", "-c", command], text=True)
+
+
 @contextmanager
 def example(
     name: str, folder: Path, command: Sequence[str] = MAIN, probe: str = "/health", **given: str
@@ -92,8 +97,11 @@ def example(
 
 
 def _copy(name: str, folder: Path) -> Path:
-    ignored = shutil.ignore_patterns("__pycache__", "*.db")
-    return Path(shutil.copytree(EXAMPLES / name, folder / name, ignore=ignored, dirs_exist_ok=True))
+    """Copy an example to a folder, unless it is there."""
+    place = folder / name
+    if not place.exists():
+        shutil.copytree(EXAMPLES / name, place, ignore=shutil.ignore_patterns("__pycache__", "*.db"))
+    return place
 
 
 def _heed_ctrl_c() -> None:
