@@ -223,7 +223,8 @@ class Starter:
 def read_body(environ: Environ, most: int) -> bytes | None:
     """Read a body of so many bytes at most, and put it back for the application; None in place of a longer one.
 
-    A body without a length has an end only if the server says so.
+    A body without a length has an end only if the server says so. One that the server cannot read is a 400: its
+    chunks may be malformed.
     """
     length = environ.get("CONTENT_LENGTH") or ""
     if length and not length.isdecimal():
@@ -233,7 +234,10 @@ def read_body(environ: Environ, most: int) -> bytes | None:
     if length and (len(length) > MOST_DIGITS or int(length) > most):
         return None
     source = environ["wsgi.input"]
-    body: bytes = source.read(int(length) if length else most + 1)
+    try:
+        body: bytes = source.read(int(length) if length else most + 1)
+    except OSError:
+        raise UnusableRequestError("the body cannot be read") from None
     environ["wsgi.input"] = io.BytesIO(body) if len(body) <= most else Rest(body, source)
     return body if len(body) <= most else None
 

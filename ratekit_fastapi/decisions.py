@@ -116,8 +116,8 @@ def _is_message(connection: HTTPConnection) -> bool:
 def _ledger_of(connection: HTTPConnection) -> Ledger:
     """Return the ledger of one dispatch of a request to a route, which FastAPI makes one Request or WebSocket for.
 
-    A message of an open WebSocket has its own: its refusal gives nothing else back. Middleware, which runs before the request
-    has a route, is part of the dispatch that follows.
+    A message of an open WebSocket has its own: its refusal gives nothing else back. Middleware runs before the request has a
+    route, and is part of the dispatch that follows.
     """
     if _is_message(connection):
         return Ledger()

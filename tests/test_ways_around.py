@@ -55,6 +55,15 @@ class Site:
             content = b"".join(content.split(b"\r\n")[1::2])
         return Answer(int(head_of_reply.split(b" ", 2)[1]), content.decode("latin-1"))
 
+    def pipeline(self, requests: bytes) -> bytes:
+        """Send several requests at once over one connection, the last of which closes it, and return all that comes back."""
+        with socket.create_connection(("127.0.0.1", self.port), 30) as connection:
+            connection.sendall(requests)
+            reply = b""
+            while chunk := connection.recv(65536):
+                reply += chunk
+        return reply
+
     def read(self, answers: list[Answer], victim: str) -> int:
         """How many requests have reached the site as the victim's."""
         return sum(answer.status == 200 and answer.body == victim for answer in answers)
@@ -152,6 +161,49 @@ def test_path_that_makes_patterns_backtrack_is_answered_at_once(site):
 def test_path_with_a_line_break_is_no_way_around(site):
     answers = [form(site, "email=break", target=target) for target in ("/form%0A", "/form", "/form%0a", "/form", "/form%0A")]
     assert site.read(answers, "break") <= MOST
+
+
+SPELLINGS = [
+    "/query", "/query/", "//query", "/./query", "/x/../query", "/x/%2e%2e/query", "/%71uery", "/%2571uery", "/query;a=b",
+    "/QUERY", "/query%00", "/query%20", "/query%2F", "/%2fquery", "/query%3b", "/query%C2%A0", "/query%E2%80%A8",
+    "/query%FF", "/query%1c", "/\\query", "http://other/query", "/static/../query", "/static/%2e%2e/query",
+]  # fmt: skip
+
+
+def test_spelling_of_a_path_is_no_way_around(site):
+    answers = [site.ask("GET", f"{path}?email=spelt") for path in ["/query", *SPELLINGS, *SPELLINGS[:8]]]
+    assert site.read(answers, "spelt") <= MOST
+    assert not [path for path, answer in zip(SPELLINGS, answers[1:], strict=False) if answer.status >= 500]
+
+
+def chunked(text: str) -> bytes:
+    return b"".join(b"1;x=y\r\n" + bytes([byte]) + b"\r\n" for byte in text.encode()) + b"0\r\n\r\n"
+
+
+def request(method: str, target: str, *lines: str, version: str = "1.1") -> bytes:
+    return "\r\n".join([f"{method} {target} HTTP/{version}", "Host: api", *lines, "", ""]).encode()
+
+
+def test_body_in_chunks_is_read_like_any_other(site):
+    head = request("POST", "/form", FORM, "Transfer-Encoding: chunked", "Connection: close")
+    replies = [site.pipeline(head + chunked("email=chunks")) for _ in range(4)]
+    answers = [Answer(int(reply.split(b" ", 2)[1]), "chunks" if b"chunks" in reply else "") for reply in replies]
+    assert site.read(answers, "chunks") <= MOST
+    assert all(answer.status in (200, 400, 411, 429) for answer in answers)
+
+
+def test_requests_that_are_sent_at_once_over_one_connection_are_all_counted(site):
+    first = request("GET", "/query?email=pipe")
+    last = request("GET", "/query?email=pipe", "Connection: close")
+    replies = site.pipeline(first * 5 + last) + site.pipeline(request("GET", "/query?email=pipe", version="1.0"))
+    assert replies.count(b" 200 OK") == MOST
+    assert replies.count(b"pipe") <= MOST
+
+
+def test_cookies_in_several_lines_are_one_subject_or_the_address(site):
+    lines = [("Cookie: email=x{n}", "Cookie: email=lined"), ("Cookie: email=lined", "Cookie: email=x{n}")]
+    answers = [site.ask("GET", "/cookie", *(line.format(n=n) for line in lines[n % 2])) for n in range(8)]
+    assert site.read(answers, "lined") <= 2 * MOST
 
 
 def test_peer_that_is_no_address_is_limited(site):

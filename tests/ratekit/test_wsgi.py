@@ -373,6 +373,16 @@ def test_length_that_is_no_number_is_a_400(length):
     assert "length" in json.loads(answer.body)["detail"]
 
 
+def test_body_that_the_server_cannot_read_is_a_400():
+    class Malformed(io.RawIOBase):
+        def read(self, size=-1):
+            raise OSError("Invalid chunk header")
+
+    limited = RateLimitMiddleware(plain, by=json_field("user"), default="1/min", address_limit="9/min")
+    answer = ask(limited, CONTENT_LENGTH="", **{"wsgi.input": Malformed(), "wsgi.input_terminated": True})
+    assert answer.status == 400
+
+
 def test_body_without_a_length_is_no_body():
     def app(environ, start_response):
         start_response("200 OK", TEXT)
