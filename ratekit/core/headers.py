@@ -124,8 +124,8 @@ def check_style(style: str) -> str:
 
 
 def _epoch_window(result: RateLimitResult) -> tuple[int, ...]:
-    most, remaining, _ = result.window
-    return most, remaining, -int(-result.reset_at // 1)
+    most, remaining, reset_us = result.window_us
+    return most, remaining, -int(-(result.decided_at + reset_us / 1_000_000) // 1)
 
 
 def _items(result: RateLimitResult) -> tuple[str, ...]:

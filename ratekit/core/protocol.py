@@ -367,7 +367,7 @@ def pack_one(call: Call, clock_us: int = 0) -> tuple[tuple[bytes, ...], tuple[It
 
 
 def unpack(calls: Sequence[Call], reply: Sequence[Any]) -> list[Sequence[int] | str]:
-    """Take a reply apart: for each call its figures, or the server's error as a text."""
+    """Take a reply apart: for each call its figures, or the server's error as a text. Raises IndexError if it is short."""
     answers: list[Sequence[int] | str] = []
     at = 0
     for call in calls:
@@ -378,6 +378,8 @@ def unpack(calls: Sequence[Call], reply: Sequence[Any]) -> list[Sequence[int] | 
             message, size = reply[at], 1
             answers.append(message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message))
         at += size
+    if at > len(reply):
+        raise IndexError(f"the reply has {len(reply)} items and not {at}")
     return answers
 
 

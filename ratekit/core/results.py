@@ -90,12 +90,18 @@ class RateLimitResult(NamedTuple):
     @property
     def window(self) -> tuple[int, int, int]:
         """max_requests, remaining and ttl at once."""
+        most, remaining, reset_us = self.window_us
+        return most, remaining, -(-reset_us // 1_000_000)
+
+    @property
+    def window_us(self) -> tuple[int, int, int]:
+        """max_requests and remaining at once, with reset_after in microseconds."""
         figures = self.figures
         if len(figures) != FIGURES:
             figures = figures[(at := self._binding() * FIGURES) : at + FIGURES]
         if not figures:
             return self.max_requests, self.remaining, 0
-        return figures[1], figures[3] if self.allowed else 0, -(-figures[5] // 1_000_000)
+        return figures[1], figures[3] if self.allowed else 0, figures[5]
 
     @property
     def reset_after(self) -> float:

@@ -96,7 +96,7 @@ def forget(counters: Collection[bytes]) -> None:
 
 def forget_given_back(call: Call) -> None:
     """Forget what a call that the store has run may have made wrong, in every cache of this process."""
-    if call.operation in _LOOSENING and _caches:
+    if _caches and call.operation in _LOOSENING:
         forget(call.state_keys)
 
 

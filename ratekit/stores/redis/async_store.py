@@ -102,13 +102,9 @@ class AsyncRedisStore:
 
     async def run(self, call: Call) -> Figures:
         """Decide one call, together with others of this event loop. Raises StoreOutage if the server cannot."""
-        loop = asyncio.get_running_loop()
-        entry = self._clients.get(loop)
-        client = entry[0] if entry is not None else await self._client_of(loop, self._most_clients)
+        client = await self._ready_client()
         if client is None:
             return await asyncio.to_thread(self._shared_store().run, call)
-        if not client.is_ready:
-            await client.refresh_slots()
         figures: Figures = await client.submit(call)
         return figures
 
@@ -130,12 +126,14 @@ class AsyncRedisStore:
 
     async def run_many(self, calls: Sequence[Call]) -> list[Answer]:
         """Decide calls together. Raises StoreOutage if none could be decided."""
-        answers = await asyncio.gather(*(self.run(call) for call in calls), return_exceptions=True)
-        errors = [answer for answer in answers if isinstance(answer, BaseException)]
-        for error in errors:
-            if not isinstance(error, StoreOutage) or len(errors) == len(calls):
-                raise error
-        return [str(answer) if isinstance(answer, BaseException) else answer for answer in answers]
+        client = await self._ready_client()
+        if client is None:
+            return await asyncio.to_thread(self._shared_store().run_many, calls)
+        answers = await _all_of(client.submit_many(calls))
+        outages = [answer for answer in answers if isinstance(answer, StoreOutage)]
+        if outages and len(outages) == len(answers):
+            raise outages[0]
+        return [str(answer) if isinstance(answer, StoreOutage) else answer for answer in answers]
 
     async def execute_many(self, commands: Sequence[Command], node: str = "") -> list[Reply]:
         """Run commands past the script, through a client of redis-py for this event loop."""
@@ -175,6 +173,15 @@ class AsyncRedisStore:
         if self._shared is not None:
             self._shared.close()
 
+    async def _ready_client(self) -> LoopClient | None:
+        """Return the client of the running event loop, which knows the server of each call; None beyond the bound."""
+        loop = asyncio.get_running_loop()
+        entry = self._clients.get(loop)
+        client = entry[0] if entry is not None else await self._client_of(loop, self._most_clients)
+        if client is not None and not client.is_ready:
+            await client.refresh_slots()
+        return client
+
     async def _client_of(self, loop: Loop, most: float) -> LoopClient | None:
         """Return the client of an event loop, made on first use; None if that would be one more than `most`."""
         with self._lock:
@@ -206,6 +213,23 @@ class AsyncRedisStore:
         with self._lock:
             self._shared = self._shared or self._blocking(None)
             return self._shared
+
+
+async def _all_of(futures: Sequence[asyncio.Future[Figures]]) -> list[Figures | StoreOutage]:
+    """Await futures, without a task for each. A cancellation, or a bug, ends them all."""
+    answers: list[Figures | StoreOutage] = []
+    try:
+        for future in futures:
+            try:
+                answers.append(await future)
+            except StoreOutage as outage:
+                answers.append(outage)
+    except BaseException:
+        for future in futures:
+            if not future.cancel() and not future.cancelled():
+                future.exception()  # it is told to nobody, and is not logged either
+        raise
+    return answers
 
 
 _stores: weakref.WeakSet[AsyncRedisStore] = weakref.WeakSet()

@@ -99,6 +99,12 @@ class Batcher:
 
     def submit(self, call: Call, finish: Finish | None = None) -> asyncio.Future[Any]:
         """Decide a call. The future has the figures, or raises StoreOutage; with `finish`, that gets them instead."""
+        future = self.enqueue(call, finish)
+        self.flush()
+        return future
+
+    def enqueue(self, call: Call, finish: Finish | None = None) -> asyncio.Future[Any]:
+        """Let a call wait for `flush`, so that several go out in one request. The future is that of `submit`."""
         check_sendable(call)
         future: asyncio.Future[Any] = self._loop.create_future()
         pending = _new(PendingCall, (call, future, finish))
@@ -108,9 +114,12 @@ class Batcher:
             return future
         self._waiting.append(pending)
         self._keys += len(call.keys)
+        return future
+
+    def flush(self) -> None:
+        """Send the calls that wait, unless they have to wait for the replies to others."""
         if not self._in_flight or self._keys >= MOST_KEYS:
             self._send()
-        return future
 
     def resume(self, batch: Batch[PendingCall]) -> None:
         """Send the next request of a batch, before all calls that wait."""

@@ -62,10 +62,15 @@ class LoopClient:
 
         Call it only if the client is ready; `refresh_slots` makes it so.
         """
-        if self._slots is None:
-            return self._batcher(None).submit(call, finish)
-        self._refresh_if_due(self._slots)
-        return self._batcher(self._slots.address_of([call])).submit(call, finish)
+        return self._batcher_of(call).submit(call, finish)
+
+    def submit_many(self, calls: Sequence[Call]) -> list[asyncio.Future[Any]]:
+        """Decide calls together, in as few requests as possible. Call it only if the client is ready."""
+        batchers = [self._batcher_of(call) for call in calls]
+        futures = [batcher.enqueue(call) for batcher, call in zip(batchers, calls, strict=True)]
+        for batcher in dict.fromkeys(batchers):
+            batcher.flush()
+        return futures
 
     def health(self) -> list[Health]:
         """Return what is known of each server."""
@@ -114,6 +119,12 @@ class LoopClient:
         abandon_client(self._client)
         for batcher in self._batchers.values():
             batcher.abandon()
+
+    def _batcher_of(self, call: Call) -> Batcher:
+        if self._slots is None:
+            return self._batcher(None)
+        self._refresh_if_due(self._slots)
+        return self._batcher(self._slots.address_of([call]))
 
     def _batcher(self, address: Address | None) -> Batcher:
         batcher = self._batchers.get(address)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from ratekit import AsyncRateLimiter, Limit, Policy, RateLimiter, RateLimitUnavailable
 from ratekit.core.events import on_decision
+from ratekit.core.modes import RateLimitMode
 from ratekit.core.protocol import encode
 from support.servers import free_port
 
 POLICY = Policy("many", Limit(3, 60))
+ON = RateLimitMode.ON
 
 
 def calls(*subjects: str):
@@ -55,3 +59,52 @@ async def test_listeners_are_told_of_each(redis_server):
     await decided(redis_server.url, *["a"] * 4)
     remove()
     assert told == ["allowed"] * 3 + ["denied"]
+
+
+async def test_batch_that_finds_nothing_in_flight_is_one_round_trip(redis_server):
+    async with AsyncRateLimiter(redis_server.url, deadline=5) as limiter:
+        await limiter.check(POLICY, "warm")
+        client = await limiter.store.client()
+        await client.config_resetstat()
+        await limiter.decide_many([encode(POLICY, f"user:{number}") for number in range(20)])
+        assert (await client.info("commandstats"))["cmdstat_evalsha"]["calls"] == 1
+
+
+async def test_batch_that_is_cancelled_before_it_is_sent_charges_nothing(redis_server):
+    async with AsyncRateLimiter(redis_server.url, deadline=5) as limiter:
+        await limiter.check(POLICY, "warm")
+        first = asyncio.ensure_future(limiter.check(POLICY, "warm"))  # the batch has to wait for its reply
+        batch = asyncio.ensure_future(limiter.decide_many([encode(POLICY, "u")] * 5))
+        await asyncio.sleep(0)
+        batch.cancel()
+        await first
+        with pytest.raises(asyncio.CancelledError):
+            await batch
+        assert (await limiter.peek(POLICY, "u")).request_count == 0
+
+
+async def test_result_is_passed_on_where_it_arrives_and_what_that_raises_is_the_callers(redis_server):
+    async with AsyncRateLimiter(redis_server.url, deadline=5) as limiter:
+        call = encode(POLICY, "u")
+        counts = await asyncio.gather(
+            *(limiter.decide_then(call, ON, lambda result: result.request_count) for _ in range(3))
+        )
+        assert counts == [1, 2, 3]
+
+        def fail(_result):
+            raise LookupError("mine")
+
+        failing, fine = await asyncio.gather(
+            limiter.decide_then(call, ON, fail), limiter.decide_then(call, ON, str), return_exceptions=True
+        )
+        assert isinstance(failing, LookupError)
+        assert isinstance(fine, str)
+
+
+@pytest.mark.parametrize("on_outage", ["open", "local"])
+async def test_result_without_the_store_is_passed_on_as_well(on_outage):
+    async with AsyncRateLimiter(f"redis://127.0.0.1:{free_port()}", on_outage=on_outage) as limiter:
+        assert await limiter.decide_then(encode(POLICY, "u"), ON, lambda result: result.degraded)
+    async with AsyncRateLimiter(f"redis://127.0.0.1:{free_port()}", on_outage="closed") as limiter:
+        with pytest.raises(RateLimitUnavailable):
+            await limiter.decide_then(encode(POLICY, "u"), ON, str)
