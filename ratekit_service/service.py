@@ -30,6 +30,7 @@ from ratekit_service.telemetry.metrics import Metrics
 
 USES_SECONDS = 30.0
 HOUSEKEEPING_SECONDS = 60.0
+METRICS_SECONDS = 1.0
 
 
 class Service:
@@ -70,6 +71,7 @@ class Service:
         self._tasks = [
             asyncio.create_task(_repeated(self._note_uses, USES_SECONDS)),
             asyncio.create_task(_repeated(self._keep_house, HOUSEKEEPING_SECONDS)),
+            asyncio.create_task(_repeated(self._publish, METRICS_SECONDS)),
         ]
 
         if self._envoy is not None:
@@ -114,13 +116,13 @@ class Service:
 
     def note(self, route: str, decisions: Sequence[Decision]) -> None:
         """Count decisions, and write their log lines."""
-        for decision in decisions:
-            self.metrics.decision(route, decision)
-            self.check_log.write(route, decision)
+        self.metrics.decisions(route, decisions)
+        self.check_log.write(route, decisions)
 
     def measure(self) -> None:
-        """Set the gauges."""
+        """Bring the metrics up to date: what was counted, and the gauges."""
         metrics = self.metrics
+        metrics.flush()
         metrics.version.set(self.refresher.configuration.version)
         metrics.age.set(self.refresher.age)
         metrics.database.set(self.database.is_up)
@@ -135,6 +137,10 @@ class Service:
         except RateLimitUnavailable:
             return False
         return True
+
+    async def _publish(self) -> None:
+        """Show the metrics of this worker to the others: whichever is asked answers for all."""
+        self.measure()
 
     async def _note_uses(self) -> None:
         used, self.authentication.used = self.authentication.used, {}

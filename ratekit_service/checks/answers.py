@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
@@ -49,7 +50,7 @@ class Decision(NamedTuple):
         """Return the decision that a result means in a mode."""
         admits = result.allowed
         allowed = admits or mode is not _ON
-        would_refuse = allowed and (not admits or bool(_candidates(result)))
+        would_refuse = allowed and (not admits or (target.plan.has_candidates and bool(result.would_violate)))
         return cls(target, result, mode, config_version, allowed, would_refuse, slot)
 
     @property
@@ -71,9 +72,12 @@ class Decision(NamedTuple):
     @property
     def rule(self) -> str:
         """The plan, and its limit that the figures are of."""
-        plan = self.target.plan
-        name = plan.policy.limits[0].name if self.result is None else self.result.limit
-        return f"{plan.name}/{name}"
+        return self.target.plan.rules[self.binding]
+
+    @property
+    def binding(self) -> int:
+        """The position of the limit that the figures are of."""
+        return 0 if self.result is None or len(self.result.limits) == 1 else self.result.binding
 
 
 class LimitState(Struct, gc=False):
@@ -133,27 +137,18 @@ class SlotAnswer(Struct, gc=False):
 
 def check_answer(decision: Decision) -> CheckAnswer:
     """Return the body of a decision."""
-    result, plan = decision.result, decision.target.plan
+    target, result, _, version, allowed, would_refuse, slot = decision
+    plan, rule = target.plan, decision.rule
     if result is None:
         most = plan.policy.limits[0].capacity
-        now, version = round(clock.now(), 3), decision.config_version
-        return CheckAnswer(decision.allowed, most, now, 0, most, decision.rule, plan.id, version, None)
-    answer = CheckAnswer(
-        decision.allowed,
-        result.remaining,
-        round(result.reset_at, 3),
-        0 if decision.allowed else _milliseconds(result),
-        result.max_requests,
-        decision.rule,
-        plan.id,
-        decision.config_version,
-        result.degraded,
-        decision.slot,
-        decision.would_refuse,
+        return CheckAnswer(allowed, most, round(clock.now(), 3), 0, most, rule, plan.id, version, None)
+    most, remaining, reset_us = result.window_us
+    reset_at = round(result.decided_at + reset_us / 1_000_000, 3)
+    wait = 0 if allowed else _milliseconds(result)
+    limits = None if len(plan.rules) == 1 else limit_states(result)
+    return CheckAnswer(
+        allowed, remaining, reset_at, wait, most, rule, plan.id, version, result.degraded, slot, would_refuse, limits
     )
-    if len(plan.policy.limits) > 1:
-        answer.limits = limit_states(result)
-    return answer
 
 
 def rule_answer(decision: Decision) -> RuleAnswer:
@@ -190,11 +185,11 @@ def limit_states(result: RateLimitResult) -> list[LimitState]:
 
 def header_lines(decision: Decision, *, refused: bool = True) -> list[RawLine]:
     """Return the header lines of an answer, but for its length. refused: a refusal is a 429, and has Retry-After."""
-    lines = [_JSON, _NO_STORE, (b"x-ratekit-config-version", b"%d" % decision.config_version)]
+    lines = plain_lines(decision.config_version)
     result = decision.result
     if result is None:
         return lines
-    lines.append((b"x-ratekit-rule", _ascii(decision.rule)))
+    lines.append(decision.target.plan.rule_lines[decision.binding])
     if result.is_shown:
         lines += decision.target.tenant.style.raw_lines(result)
     if refused and not decision.allowed and result.retry_after is not None:
@@ -204,20 +199,14 @@ def header_lines(decision: Decision, *, refused: bool = True) -> list[RawLine]:
 
 def plain_lines(config_version: int) -> list[RawLine]:
     """Return the header lines of an answer that is no single decision."""
-    return [_JSON, _NO_STORE, (b"x-ratekit-config-version", b"%d" % config_version)]
+    return [_JSON, _NO_STORE, _version_line(config_version)]
+
+
+@lru_cache(maxsize=4)
+def _version_line(config_version: int) -> RawLine:
+    return b"x-ratekit-config-version", b"%d" % config_version
 
 
 def _milliseconds(result: RateLimitResult) -> int | None:
     wait = result.retry_after
     return None if wait is None else ceil(wait * 1000)
-
-
-def _candidates(result: RateLimitResult) -> tuple[str, ...]:
-    return result.would_violate if any(limit.shadow for limit in result.limits) else ()
-
-
-def _ascii(text: str) -> bytes:
-    """Return a text as a header carries it: what is not printable ASCII is escaped."""
-    if text.isascii() and text.isprintable():
-        return text.encode()
-    return text.encode("unicode_escape").replace(b"\n", b"\\n")

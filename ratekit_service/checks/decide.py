@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from ratekit.admin.violations import ViolationLog
 from ratekit.core import clock
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 _ON, _OFF = RateLimitMode.ON, RateLimitMode.OFF
 _ACQUIRE = Operation.ACQUIRE
-no_span = nullcontext()
+Value = TypeVar("Value")
 
 
 class Decider:
@@ -100,18 +99,29 @@ class Decider:
 
     async def decide(self, target: Target, operation: Operation = CHECK, cost: int = 1) -> Decision:
         """Decide a request. One by a plan that counts slots takes a slot. Raises Problem if the store must, and cannot."""
-        plan = target.plan
+        return await self.decide_then(target, _itself, operation, cost)
+
+    async def decide_then(
+        self, target: Target, finish: Callable[[Decision], Value], operation: Operation = CHECK, cost: int = 1
+    ) -> Value:
+        """Decide a request, and return what `finish` makes of the decision where the store's answer arrives."""
         mode = _mode(target)
         version = self._refresher.configuration.version
         if mode is _OFF:
-            return Decision(target, None, mode, version)
+            return finish(Decision(target, None, mode, version))
         call = self._call(target, operation, cost)
+        limiter = self._limiters[target.plan.on_outage]
+
+        def decided(result: RateLimitResult) -> Value:
+            return finish(self._decision(target, call, result, mode, version))
+
         try:
-            with no_span if self._tracer is None else store_span(self._tracer, self._system):
-                result = await self._limiters[plan.on_outage].decide(call, mode)
+            if self._tracer is None:
+                return await limiter.decide_then(call, mode, decided)
+            with store_span(self._tracer, self._system):
+                return await limiter.decide_then(call, mode, decided)
         except RateLimitUnavailable as error:
             raise unavailable(error) from None
-        return self._decision(target, call, result, mode, version)
 
     async def decide_many(self, targets: Sequence[Target], costs: Sequence[int]) -> list[Decision]:
         """Decide requests, each for itself and in order, in as few round trips as possible."""
@@ -177,6 +187,10 @@ class Decider:
         if not decision.allowed and call.operation in (CHECK, _ACQUIRE):
             self._violations.add(_violation(target, result))
         return decision
+
+
+def _itself(decision: Decision) -> Decision:
+    return decision
 
 
 def unavailable(error: RateLimitUnavailable) -> Problem:

@@ -6,21 +6,22 @@ disagree about an error, and a property compares them where they could.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from contextlib import nullcontext
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from ratekit.core.headers import RawLine
+from ratekit_service.checks.bodies import BodyReader, ClientGone
 from ratekit_service.checks.handlers import Answer, HotPath
 from ratekit_service.problems import Problem
 from ratekit_service.telemetry import tracing
 from ratekit_service.telemetry.metrics import OTHER_ROUTE
 
 if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
     from ratekit_service.service import Service
 
 Scope = MutableMapping[str, Any]
@@ -28,11 +29,14 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _encode = msgspec.json.Encoder().encode
-no_span = nullcontext()
 
 
-class ClientGone(Exception):
-    """The client has closed the connection before its request was whole."""
+class _Head(NamedTuple):
+    """The header lines that the front reads."""
+
+    key: bytes | None = None
+    content_type: bytes | None = None
+    length: bytes | None = None
 
 
 class Front:
@@ -41,84 +45,54 @@ class Front:
     def __init__(self, app: App, service: Service) -> None:
         self._app = app
         self.service = service
-        self._bytes = service.settings.body_bytes
-        self._seconds = service.settings.body_seconds
-        self._paths: dict[str, HotPath] = service.handlers.table() if service.settings.front else {}
+        settings = service.settings
+        self._bodies = BodyReader(settings.body_bytes, settings.body_seconds)
+        self._paths: dict[str, HotPath] = service.handlers.table() if settings.front else {}
         self._decoders = {path: msgspec.json.Decoder(row.request) for path, row in self._paths.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
+        tracer = self.service.tracer
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-            return
+        elif tracer is None:
+            await self._respond(scope, receive, send, None)
+        else:
+            with tracing.request_span(tracer, scope["path"], scope["method"], scope["headers"]) as span:
+                await self._respond(scope, receive, send, span)
+
+    async def _respond(self, scope: Scope, receive: Receive, send: Send, span: Span | None) -> None:
         started = perf_counter()
         path = scope["path"]
         hot = self._paths.get(path) if scope["method"] == "POST" else None
-        tracer = self.service.tracer
-        span: Any = (
-            nullcontext() if tracer is None else tracing.request_span(tracer, path, scope["method"], scope["headers"])
-        )
-        with span as current:
-            try:
-                body = await self._body(scope, receive)
-                answer = None if hot is None else await self._answer(hot, scope, body)
-            except ClientGone:
-                return
-            except Problem as problem:
-                await _send_problem(send, problem)
-                self.service.metrics.request(path if hot else OTHER_ROUTE, str(problem.status), perf_counter() - started)
-                return
-            if answer is None:
-                await self._pass_on(scope, body, receive, send, started)
-                return
-            await _send(send, answer.status, answer.headers, _encode(answer.body))
-            self._note(path, answer, current, perf_counter() - started)
+        try:
+            head = _head(scope["headers"])
+            body = await self._bodies.read(head.length, receive)
+            deciding = None if hot is None else self._begin(hot, head, body, scope)
+            answer = None if deciding is None else await deciding
+        except ClientGone:
+            return
+        except Problem as problem:
+            await _send(send, problem.status, problem.headers, problem.body)
+            self.service.metrics.request(path if hot else OTHER_ROUTE, str(problem.status), perf_counter() - started)
+            return
+        if answer is None:
+            await self._pass_on(scope, body, receive, send, started)
+            return
+        await _send(send, answer.status, answer.headers, _encode(answer.body))
+        self._note(path, answer, span, perf_counter() - started)
 
-    async def _answer(self, hot: HotPath, scope: Scope, body: bytes) -> Answer | None:
-        """Return the answer of a hot path; None if the reference has to say what is wrong."""
-        key = content_type = None
-        for name, value in scope["headers"]:
-            if name == b"x-api-key" and key is None:
-                key = value
-            elif name == b"content-type":
-                content_type = value
-        if content_type != b"application/json":
+    def _begin(self, hot: HotPath, head: _Head, body: bytes, scope: Scope) -> Awaitable[Answer] | None:
+        """Return the answer of a hot path, to be awaited; None if the reference has to say what is wrong."""
+        if head.content_type != b"application/json":
             return None
         try:
             request = self._decoders[hot.path].decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
-        text = None if key is None else key.decode("latin-1")
+        text = None if head.key is None else head.key.decode("latin-1")
         record = self.service.authentication.key(text, hot.scope, address_of(scope))
-        return await hot.handle(record, request)
-
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        """Return the whole body. Raises Problem if it is too large or too slow."""
-        for name, value in scope["headers"]:
-            if name == b"content-length" and value.isdigit() and int(value) > self._bytes:
-                raise self._too_large()
-        try:
-            async with asyncio.timeout(self._seconds):
-                return await self._read(receive)
-        except TimeoutError:
-            raise Problem(408, f"the body did not arrive within {self._seconds:g} s") from None
-
-    async def _read(self, receive: Receive) -> bytes:
-        message = await receive()
-        body: bytes = message.get("body", b"")
-        while message.get("more_body"):
-            message = await receive()
-            body += message.get("body", b"")
-            if len(body) > self._bytes:
-                raise self._too_large()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        if len(body) > self._bytes:
-            raise self._too_large()
-        return body
-
-    def _too_large(self) -> Problem:
-        return Problem(413, f"the body is larger than {self._bytes} bytes", headers=((b"connection", b"close"),))
+        return hot.handle(record, request)
 
     async def _pass_on(self, scope: Scope, body: bytes, receive: Receive, send: Send, started: float) -> None:
         """Let the application answer, and count what it does."""
@@ -143,7 +117,7 @@ class Front:
             route = getattr(scope.get("route"), "path", OTHER_ROUTE)
             self.service.metrics.request(route, str(status), perf_counter() - started)
 
-    def _note(self, path: str, answer: Answer, span: Any, seconds: float) -> None:
+    def _note(self, path: str, answer: Answer, span: Span | None, seconds: float) -> None:
         """Count what was answered, write its log line, and mark its span."""
         service, decisions = self.service, answer.decisions
         outcome = decisions[0].outcome if len(decisions) == 1 else str(answer.status)
@@ -159,8 +133,17 @@ def address_of(scope: Scope) -> str:
     return str(client[0]) if client else "unknown"
 
 
-async def _send_problem(send: Send, problem: Problem) -> None:
-    await _send(send, problem.status, problem.headers, problem.body)
+def _head(lines: Sequence[RawLine]) -> _Head:
+    """Return what the front reads; of a header that comes twice, the first key and the last of the others."""
+    key = content_type = length = None
+    for name, value in lines:
+        if name == b"x-api-key":
+            key = value if key is None else key
+        elif name == b"content-type":
+            content_type = value
+        elif name == b"content-length":
+            length = value
+    return _Head(key, content_type, length)
 
 
 async def _send(send: Send, status: int, headers: Sequence[RawLine], body: bytes) -> None:

@@ -36,6 +36,16 @@ class HotPath(NamedTuple):
     handle: Handle
 
 
+def answer_of(decision: Decision) -> Answer:
+    """Return the answer to a check."""
+    return Answer(decision.status, answers.header_lines(decision), answers.check_answer(decision), (decision,))
+
+
+def rule_answer_of(decision: Decision) -> Answer:
+    """Return the answer to a check by a rule."""
+    return Answer(decision.status, answers.header_lines(decision), answers.rule_answer(decision), (decision,))
+
+
 class Handlers:
     """What each hot path does."""
 
@@ -43,12 +53,11 @@ class Handlers:
         self._decider = decider
         self._refresher = refresher
 
-    async def check(self, key: Key, request: CheckRequest) -> Answer:
+    def check(self, key: Key, request: CheckRequest) -> Awaitable[Answer]:
         """Decide a request by a plan."""
         decider = self._decider
         target = decider.target(key, decider.tenant_of(key), request)
-        decision = await decider.decide(target, CHECK, request.cost)
-        return Answer(decision.status, answers.header_lines(decision), answers.check_answer(decision), (decision,))
+        return decider.decide_then(target, answer_of, CHECK, request.cost)
 
     async def peek(self, key: Key, request: CheckRequest) -> Answer:
         """Say what a check would answer, and spend nothing: always a 200."""
@@ -71,12 +80,11 @@ class Handlers:
         body = answers.BatchAnswer([answers.check_answer(decision) for decision in decisions])
         return Answer(200, answers.plain_lines(self._refresher.configuration.version), body, tuple(decisions))
 
-    async def check_rule(self, key: Key, request: RuleRequest) -> Answer:
+    def check_rule(self, key: Key, request: RuleRequest) -> Awaitable[Answer]:
         """Decide a request by the rules of a client key and an endpoint."""
         decider = self._decider
         target = decider.rule_target(key, decider.tenant_of(key), request.client_key, request.endpoint)
-        decision = await decider.decide(target, CHECK, request.cost)
-        return Answer(decision.status, answers.header_lines(decision), answers.rule_answer(decision), (decision,))
+        return decider.decide_then(target, rule_answer_of, CHECK, request.cost)
 
     async def release(self, key: Key, request: SlotRequest) -> Answer:
         """Free a slot; no matter if it is not held any more."""

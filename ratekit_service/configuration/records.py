@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from ratekit.core.headers import Style, check_style, combined
+from ratekit.core.headers import RawLine, Style, check_style, combined
 from ratekit.core.limits import Policy
 from ratekit.core.modes import RateLimitMode, as_mode
 from ratekit.core.outages import OnOutage
@@ -41,6 +41,15 @@ class Plan:
     mode: RateLimitMode
     on_outage: OnOutage | None
     is_rule: bool = False
+    has_candidates: bool = field(init=False)  # limits that do not refuse, but say whether they would
+    rules: tuple[str, ...] = field(init=False)  # the plan's name with that of each of its limits, for answers
+    rule_lines: tuple[RawLine, ...] = field(init=False)  # the same as header lines
+
+    def __post_init__(self) -> None:
+        rules = tuple(f"{self.name}/{limit.name}" for limit in self.policy.limits)
+        object.__setattr__(self, "has_candidates", any(limit.shadow for limit in self.policy.limits))
+        object.__setattr__(self, "rules", rules)
+        object.__setattr__(self, "rule_lines", tuple((b"x-ratekit-rule", _ascii(rule)) for rule in rules))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +131,10 @@ def rule_of(row: Mapping[str, Any]) -> Rule:
 
 def _epoch(time: datetime.datetime | None) -> float | None:
     return None if time is None else time.timestamp()
+
+
+def _ascii(text: str) -> bytes:
+    """Return a text as a header carries it: what is not printable ASCII is escaped."""
+    if text.isascii() and text.isprintable():
+        return text.encode()
+    return text.encode("unicode_escape").replace(b"\n", b"\\n")

@@ -15,7 +15,7 @@ from ratekit.core.protocol import CHECK, Operation
 from ratekit_service.administration import problems
 from ratekit_service.checks import answers, models
 from ratekit_service.checks.answers import Decision, Target
-from ratekit_service.checks.handlers import Answer
+from ratekit_service.checks.handlers import Answer, answer_of
 from ratekit_service.checks.routes import Checker, Reader, response_of
 from ratekit_service.configuration.records import Key, Plan
 from ratekit_service.models import Body
@@ -46,8 +46,7 @@ class TrialBody(Body):
 async def check(body: TrialBody, key: Checker, request: Request) -> Response:
     """Decide a request by the given numbers, and spend its cost if it is allowed."""
     decision = await _decide(request, key, body, CHECK)
-    answer = Answer(decision.status, answers.header_lines(decision), answers.check_answer(decision), (decision,))
-    return response_of(request, answer, models.CheckAnswer)
+    return response_of(request, answer_of(decision), models.CheckAnswer)
 
 
 @router.post("/peek")

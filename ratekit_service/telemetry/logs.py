@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -49,10 +50,15 @@ class CheckLog:
         self._log = structlog.get_logger("ratekit.service")
         self._name = pseudonyms()
 
-    def write(self, route: str, decision: Decision) -> None:
-        """Write a line about a decision."""
-        if self._which == "none" or (self._which == "refused" and decision.allowed):
+    def write(self, route: str, decisions: Sequence[Decision]) -> None:
+        """Write a line about each decision that has one."""
+        if self._which == "none":
             return
+        for decision in decisions:
+            if self._which == "all" or not decision.allowed:
+                self._write(route, decision)
+
+    def _write(self, route: str, decision: Decision) -> None:
         target, result = decision.target, decision.result
         self._log.info(
             _EVENTS.get(route, route),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections import Counter as Counts
+from collections.abc import Sequence
 from typing import Any
 
 import prometheus_client
@@ -32,26 +34,31 @@ class Metrics:
         self.store = self._gauge("ratekit_store_up", "Whether the store answers.")
         self.written = self._gauge("ratekit_violations_written", "Violations written since the start.")
         self.dropped = self._gauge("ratekit_violations_dropped", "Violations dropped since the start.")
-        self._children: dict[tuple[str, str], Any] = {}
-        self._pairs: dict[str, tuple[Any, Any]] = {}
         self._histograms: dict[str, Any] = {}
+        self._new: Counts[tuple[Counter, tuple[str, ...]]] = Counts()  # since the last `flush`, by metric and labels
 
     def request(self, route: str, outcome: str, seconds: float) -> None:
         """Count a request."""
-        child = self._children.get((route, outcome))
-        if child is None:
-            child = self._children[route, outcome] = self._requests.labels(route, outcome)
-        child.inc()
+        self._new[self._requests, (route, outcome)] += 1
         self._histogram(route).observe(seconds)
 
-    def decision(self, route: str, decision: Decision) -> None:
-        """Count a decision."""
-        pair = self._pairs.get(route)
-        if pair is None:
-            pair = self._pairs[route] = (self._blocked.labels(route), self._allowed.labels(route))
-        pair[decision.allowed].inc()
-        if decision.result is not None and decision.result.degraded is not None:
-            self._degraded.labels(decision.result.degraded).inc()
+    def decisions(self, route: str, decisions: Sequence[Decision]) -> None:
+        """Count decisions."""
+        allowed = 0
+        for decision in decisions:
+            allowed += decision.allowed
+            if decision.result is not None and decision.result.degraded is not None:
+                self._new[self._degraded, (decision.result.degraded,)] += 1
+        if allowed:
+            self._new[self._allowed, (route,)] += allowed
+        if allowed < len(decisions):
+            self._new[self._blocked, (route,)] += len(decisions) - allowed
+
+    def flush(self) -> None:
+        """Add what was counted since the last time to the counters: each takes a lock, which is too much for a check."""
+        new, self._new = self._new, Counts()
+        for (counter, labels), count in new.items():
+            counter.labels(*labels).inc(count)
 
     def page(self) -> bytes:
         """Return all metrics, as Prometheus reads them; of all workers, where there are several."""

@@ -204,7 +204,9 @@ def test_several_workers_need_a_shared_store_and_have_one_limit(places, tmp_path
         wait_until(lambda: all(instance.check(key, cost=0).status_code == 200 for _ in range(8)), "not everywhere")
         statuses = asyncio.run(crowd([instance.url], key, 120))
         assert statuses.count(200) == 50
-        assert 'rl_blocked_total{route="/v1/check"} 70.0' in instance.ask("GET", "/metrics").text
+        counted = 'rl_blocked_total{route="/v1/check"} 70.0'
+        wait_until(lambda: counted in instance.ask("GET", "/metrics").text, "the workers' metrics are not together")
+        assert "ratekit_database_up 1.0" in instance.ask("GET", "/metrics").text
 
 
 def test_demo_prints_a_curl_loop_that_shows_what_it_says(tmp_path):
