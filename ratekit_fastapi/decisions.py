@@ -35,7 +35,7 @@ _Decided = dict["RateLimiterDependency", RateLimitResult | None]
 
 
 async def decide_route(
-    limiter: RateLimiterDependency, connection: HTTPConnection, response: Response, **found: object
+    limiter: RateLimiterDependency, connection: HTTPConnection, response: Response | None = None, **found: object
 ) -> RateLimitResult | None:
     """Decide a request by a limiter, together with those of the route that run right after it.
 
@@ -66,7 +66,7 @@ async def decide_route(
         verdict = await decide_request(groups, ledger, settings.writer, settings.own_limiter, once=not per_message)
         if verdict.response is not None:
             _raise(verdict, scope)
-    if SETTINGS not in scope:  # else a middleware of ours writes them
+    if SETTINGS not in scope and response is not None:  # else a middleware of ours writes them, or there is no response
         lines = response.raw_headers
         lines[:] = ledger.write_headers(settings.writer, lines)
     return decided[limiter]

@@ -83,7 +83,7 @@ async def ws(websocket: WebSocket) -> None:
     for _ in range(6):
         await websocket.receive_text()
         try:
-            await per_message(websocket, PlainTextResponse())
+            await per_message(websocket)
         except RateLimitExceeded:
             await websocket.send_text("refused")
         else:
