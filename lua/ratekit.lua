@@ -54,7 +54,7 @@ Record of a reservation, a hash that is kept for hold_ms after it was written fi
 A settle gives back to the window in which the reserve has spent, as far as that window still counts it, and charges to the
 current one what the request has cost beyond its estimate. Only the first settle of an id counts, and a reserve that comes
 again, or after its settle, spends nothing. Without a record nothing is given back: the reserve was never sent, or was
-refused, or is long ago.
+refused, or is long ago. So it is with a record for another number of limits or costs: the policy has changed since.
 
 Reply, one flat list; for each request:
   message         only if the server failed it: the error, a string; no limit follows and nothing was spent
@@ -559,8 +559,8 @@ local function library(first_name)
 
     -- Settles a reservation of a plain policy in local variables, as the fast path decides a check. Costs, estimates and
     -- receipts are texts if there is one limit, else lists. Returns what check does; nil, having written nothing, if only
-    -- the general path can: there is no record, or it is settled, there is an override, a window has to be opened, or the
-    -- clock was set back.
+    -- the general path can: there is no record, or it is settled or of other limits, there is an override, a window has to
+    -- be opened, or the clock was set back.
     if name == "settle" then
       local function settle(at, flags, key, number, costs, estimates, receipts, reply, size)
         local next_at, position, receipt = at + 3, 1, nil
@@ -575,6 +575,9 @@ local function library(first_name)
         end
         local amount = number and costs[position] - estimates[position] or costs - estimates
         receipt = number and receipts[number] or receipts
+        if number and (not receipt or (flags % 2 == 0 and receipts[number + 1])) then
+          return nil
+        end
         local next_key, next_size, max = key + 1, size + 6, ARGV[at + 1] + 0
         local used, reset_us, length_us = read_window(KEYS[key], ARGV[at + 2] + 0)
         if length_us or receipt == "-" or (amount > 0 and reset_us == 0) then
@@ -615,6 +618,9 @@ local function library(first_name)
         if flags % 2 == 1 or flags % 1024 >= 512 then -- another limit follows, or there may be several costs
           local listed = part("costs")
           costs, estimates, receipts, number = listed(costs), listed(estimates), listed(receipts), 1
+        end
+        if number and #costs ~= #estimates or not number and string.find(estimates .. receipts, ",", 1, true) then
+          return nil
         end
         local next_at, next_key, next_size = settle(limits_at, flags, key + 1, number, costs, estimates, receipts, reply, size)
         if next_at then
@@ -1101,12 +1107,23 @@ local function library(first_name)
     if name == "run_special" then
       local decide = part("decide")
 
+      -- Returns whether a record was written for as many limits and costs: a policy may have changed since.
+      local function fits(limit, costs, state)
+        local count = 0
+        while limit do
+          count, limit = count + 1, limit.next
+        end
+        return #part("costs")(state[2]) == count and #part("costs")(state[1]) == (type(costs) == "table" and #costs or 1)
+      end
+
       -- Returns the operation that the record leaves to be done, and its costs.
       local function planned(limit, key, operation, costs, id, state)
         if state and (state[3] or (state[1] and operation == "reserve")) then
           return "repeat", state[1] and special.clamps and part("costs")(state[1]) or costs
         elseif operation == "settle" then
-          special.estimate, special.receipts = part("costs")(state[1] or special.known), part("costs")(state[2] or "")
+          local has_receipts = state[1] and fits(limit, costs, state)
+          special.estimate = part("costs")(has_receipts and state[1] or special.known)
+          special.receipts = part("costs")(has_receipts and state[2] or "")
           special.index = 0
         elseif special.clamps then
           return operation == "take" and "check" or operation, part("clamp")(limit, key, costs, id)

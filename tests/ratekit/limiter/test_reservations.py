@@ -162,6 +162,26 @@ def test_settle_after_hold_gives_nothing_back_and_charges_an_excess(ratekit_cloc
         assert limiter.settle(policy, "u", other.id, actual=9, known=8, hold=10).request_count == 17
 
 
+@pytest.mark.parametrize("changed", ["9/min", "9/s; 10/min", "9/s; 10/min; 99/h", "9/s burst 20; 10/min"])
+@pytest.mark.parametrize("before", ["10/min", "10/min; 20/h", "10/min; 20/h; 30/day", "10/min; 20/h burst 30"])
+def test_policy_with_other_limits_at_the_settle_gives_nothing_back_and_charges_an_excess(limiter, before, changed):
+    old, new = Policy("jobs", before), Policy("jobs", changed)
+    reservation = limiter.reserve_now(old, "org:7", estimate=5)
+    settled = limiter.settle(new, "org:7", reservation.id, actual=7, known=5)
+    if before.count(";") != changed.count(";"):
+        minute = next(tier for tier in settled.tiers if tier.name == "60s")
+        assert minute.used == 7
+    assert limiter.settle(new, "org:7", reservation.id, actual=7, known=5).repeated
+
+
+def test_policy_with_other_units_at_the_settle_charges_what_is_known_to_be_new(limiter):
+    old, new = Policy("llm", ["60/min", "1000 tokens/min"]), Policy("llm", ["60/min", "1000 tokens/min", "9 pages/min"])
+    reservation = limiter.reserve_now(old, "org:7", estimate={"tokens": 800})
+    known = {"requests": 1, "tokens": 800, "pages": 0}
+    settled = limiter.settle(new, "org:7", reservation.id, actual={"tokens": 900, "pages": 2}, known=known)
+    assert [tier.used for tier in settled.tiers] == [1, 900, 2]
+
+
 def test_unlimited_subject_spends_nothing_and_a_shadow_is_settled_like_the_others(limiter):
     policy = Policy("search", [Limit(10, 60, name="one"), Limit(10, 60, name="two", shadow=True)])
     limiter.override("search", "vip", one__unlimited=1)
