@@ -84,6 +84,18 @@ def _window(number: str | None, unit: str, options: dict[str, Any]) -> Any:
     return Calendar(period, **words)
 
 
+def parse_window(text: str) -> Any:
+    """Return the seconds of a window such as "15min", or the calendar of one such as "month Europe/Berlin"."""
+    try:
+        fields = limit_fields(f"1/{text}")
+    except ConfigurationError as error:
+        reason = str(error).partition(" is not a limit: ")[2]
+        raise ConfigurationError(f"window {text!r} is neither a length of time nor a period: {reason}") from None
+    if more := fields.keys() - {"max_requests", "window"}:
+        raise ConfigurationError(f"window {text!r} says {min(more)}, too: that is a field of its own")
+    return fields["window"]
+
+
 def split_limits(text: str) -> list[str]:
     """Return the texts of several limits, which ";" or "," separates."""
     return re.split("[;,]", text)

@@ -160,7 +160,7 @@ def _by_windows(value: Mapping[str, Any]) -> list[Limit]:
 def _by_object(value: Mapping[str, Any]) -> Limit:
     given = dict(_validated(LimitObject, value))
     if isinstance(given["window"], str):
-        given["window"] = limit_text.limit_fields(f"1/{given['window']}")["window"]
+        given["window"] = limit_text.parse_window(given["window"])
     return Limit(**given, _blocking=given["max_requests"] == 0)
 
 

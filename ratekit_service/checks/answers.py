@@ -11,6 +11,7 @@ from msgspec import Struct
 from ratekit.core import clock
 from ratekit.core.headers import RawLine, whole_seconds
 from ratekit.core.modes import RateLimitMode
+from ratekit.core.protocol import CostGiven
 from ratekit.core.results import RateLimitResult
 from ratekit_service.configuration.records import Plan, Tenant
 
@@ -27,6 +28,11 @@ class Target(NamedTuple):
     endpoint: str  # in the store, with the tenant's id before it
     subject: str
     resource: str  # as the caller named it
+
+    @property
+    def counter(self) -> str:
+        """The resource, or the counter of its resource policy: its endpoint without the tenant."""
+        return self.endpoint.partition(":")[2]
 
 
 class Decision(NamedTuple):
@@ -90,6 +96,7 @@ class LimitState(Struct, gc=False):
     remaining: int
     reset_at: float
     shadow: bool
+    unit: str
 
 
 class CheckAnswer(Struct, omit_defaults=True):
@@ -113,6 +120,14 @@ class BatchAnswer(Struct):
     """The body of a batch."""
 
     results: list[CheckAnswer]
+
+
+class ReservationAnswer(CheckAnswer, omit_defaults=True):
+    """The body of an answer about a reservation."""
+
+    id: str | None = None
+    estimate: CostGiven | None = None
+    repeated: bool = False
 
 
 class RuleAnswer(Struct, gc=False):
@@ -145,10 +160,19 @@ def check_answer(decision: Decision) -> CheckAnswer:
     most, remaining, reset_us = result.window_us
     reset_at = round(result.decided_at + reset_us / 1_000_000, 3)
     wait = 0 if allowed else _milliseconds(result)
-    limits = None if len(plan.rules) == 1 else limit_states(result)
+    limits = None if len(plan.rules) == 1 and not plan.units else limit_states(result)
     return CheckAnswer(
         allowed, remaining, reset_at, wait, most, rule, plan.id, version, result.degraded, slot, would_refuse, limits
     )
+
+
+def reservation_answer(decision: Decision, settles: str | None = None, estimate: CostGiven = 0) -> ReservationAnswer:
+    """Return the body of an answer about a reservation: with an id that settles it, if there is something to settle."""
+    shown = check_answer(decision)
+    answer = ReservationAnswer(*(getattr(shown, name) for name in CheckAnswer.__struct_fields__))
+    answer.id, answer.estimate = settles, None if settles is None else estimate
+    answer.repeated = decision.result is not None and decision.result.repeated
+    return answer
 
 
 def rule_answer(decision: Decision) -> RuleAnswer:
@@ -178,6 +202,7 @@ def limit_states(result: RateLimitResult) -> list[LimitState]:
             tier.remaining,
             result.decided_at + tier.reset_after,
             tier.limit.shadow,
+            tier.limit.unit,
         )
         for tier in result.tiers
     ]

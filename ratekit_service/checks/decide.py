@@ -13,15 +13,16 @@ from ratekit.core.headers import whole_seconds
 from ratekit.core.keys import tenant_endpoint
 from ratekit.core.modes import RateLimitMode, get_rate_limit_mode, weakest
 from ratekit.core.outages import OnOutage, as_on_outage
-from ratekit.core.protocol import CHECK, Call, Operation, encode
+from ratekit.core.protocol import CHECK, Call, CostGiven, Extra, Operation, encode
 from ratekit.core.results import RateLimitResult
 from ratekit.database.violation_table import Violation
 from ratekit.limiter.limiters import AsyncRateLimiter, RateLimiter
 from ratekit.limiter.operations import new_slot
 from ratekit.stores.memory import MemoryStore
-from ratekit_service.checks import slots
+from ratekit_service.checks import quotas, slots
 from ratekit_service.checks.answers import Decision, SlotAnswer, Target
-from ratekit_service.checks.requests import CheckRequest
+from ratekit_service.checks.requests import CheckRequest, Cost, ReserveRequest
+from ratekit_service.checks.slots import Slot
 from ratekit_service.configuration.records import Key, Tenant
 from ratekit_service.configuration.refresher import Refresher
 from ratekit_service.configuration.snapshot import NO_POLICIES, Configuration
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _ON, _OFF = RateLimitMode.ON, RateLimitMode.OFF
 _ACQUIRE = Operation.ACQUIRE
+_JUDGED = (CHECK, _ACQUIRE, Operation.RESERVE)  # what is refused is a violation
 Value = TypeVar("Value")
 
 
@@ -70,6 +72,14 @@ class Decider:
         return tenant
 
     def target(self, key: Key, tenant: Tenant, request: CheckRequest, where: str = "") -> Target:
+        """Return what a check is decided by. Raises Problem if its cost does not suit the plan."""
+        target = self.place(key, tenant, request, where)
+        plan = target.plan
+        if plan.units or plan.policy.has_slots or type(request.cost) is not int:
+            quotas.refuse_bad_cost(plan, request.cost, f"{where}cost")
+        return target
+
+    def place(self, key: Key, tenant: Tenant, request: CheckRequest | ReserveRequest, where: str = "") -> Target:
         """Return what a request is decided by: the plan it names, else that of its resource, its key, or its tenant."""
         configuration = self._refresher.configuration
         policy = configuration.policies.get(tenant.id, NO_POLICIES).find(request.resource)
@@ -79,37 +89,52 @@ class Decider:
         plan = configuration.plans.get(plan_id)
         if plan is None or plan.tenant_id != tenant.id:
             raise not_found("plan", field=f"{where}plan_id")
-        if plan.policy.has_slots and request.cost != 1:
-            raise invalid(f"cost {request.cost} is not 1: plan {plan.name!r} counts slots", f"{where}cost")
+        if request.anchor is not None:
+            plan = quotas.anchored(plan, request.anchor, f"{where}anchor")
         counter = policy.counter if policy is not None and policy.counter else request.resource
         return Target(tenant, plan, tenant_endpoint(tenant.id, counter), request.subject, request.resource)
 
-    def rule_target(self, key: Key, tenant: Tenant, client_key: str, endpoint: str) -> Target:
+    def rule_target(self, key: Key, tenant: Tenant, client_key: str, endpoint: str, cost: Cost = 1) -> Target:
         """Return what a request is decided by: the rule of its client key and endpoint, else a plan."""
         rule = self._refresher.configuration.rule(tenant.id, client_key, endpoint)
         if rule is not None and rule.plan is not None:
+            if type(cost) is not int:
+                quotas.refuse_bad_cost(rule.plan, cost, "cost")
             return Target(tenant, rule.plan, tenant_endpoint(tenant.id, rule.endpoint), client_key, endpoint)
         try:
-            return self.target(key, tenant, CheckRequest(endpoint, client_key))
+            return self.target(key, tenant, CheckRequest(endpoint, client_key, cost))
         except Problem as problem:
-            if problem.status != 422:
+            if problem.status != 422 or problem.members["field"] != "plan_id":
                 raise
             detail = f"no rule applies to client_key {client_key!r} and endpoint {endpoint!r}, and no plan does"
             raise invalid(detail, "endpoint") from None
 
-    async def decide(self, target: Target, operation: Operation = CHECK, cost: int = 1) -> Decision:
+    async def decide(
+        self,
+        target: Target,
+        operation: Operation = CHECK,
+        cost: CostGiven = 1,
+        extra: Extra | None = None,
+        slot: str | None = None,
+    ) -> Decision:
         """Decide a request. One by a plan that counts slots takes a slot. Raises Problem if the store must, and cannot."""
-        return await self.decide_then(target, _itself, operation, cost)
+        return await self.decide_then(target, _itself, operation, cost, extra, slot)
 
     async def decide_then(
-        self, target: Target, finish: Callable[[Decision], Value], operation: Operation = CHECK, cost: int = 1
+        self,
+        target: Target,
+        finish: Callable[[Decision], Value],
+        operation: Operation = CHECK,
+        cost: CostGiven = 1,
+        extra: Extra | None = None,
+        slot: str | None = None,
     ) -> Value:
         """Decide a request, and return what `finish` makes of the decision where the store's answer arrives."""
         mode = _mode(target)
         version = self._refresher.configuration.version
         if mode is _OFF:
             return finish(Decision(target, None, mode, version))
-        call = self._call(target, operation, cost)
+        call = self._call(target, operation, cost, extra, slot)
         limiter = self._limiters[target.plan.on_outage]
 
         def decided(result: RateLimitResult) -> Value:
@@ -123,18 +148,18 @@ class Decider:
         except RateLimitUnavailable as error:
             raise unavailable(error) from None
 
-    async def decide_many(self, targets: Sequence[Target], costs: Sequence[int]) -> list[Decision]:
+    async def decide_many(self, targets: Sequence[Target], requests: Sequence[CheckRequest]) -> list[Decision]:
         """Decide requests, each for itself and in order, in as few round trips as possible."""
         version = self._refresher.configuration.version
         decisions: list[Decision | None] = [None] * len(targets)
         groups: dict[tuple[OnOutage | None, RateLimitMode], list[tuple[int, Call]]] = {}
-        for index, (target, cost) in enumerate(zip(targets, costs, strict=True)):
+        for index, (target, request) in enumerate(zip(targets, requests, strict=True)):
             mode = _mode(target)
             if mode is _OFF:
                 decisions[index] = Decision(target, None, mode, version)
             else:
                 place = groups.setdefault((target.plan.on_outage, mode), [])
-                place.append((index, self._call(target, CHECK, cost)))
+                place.append((index, self._call(target, CHECK, request.cost, quotas.with_share(request.share))))
         for (on_outage, mode), group in groups.items():
             results = await self._limiters[on_outage].decide_many([call for _, call in group], mode)
             for (index, call), result in zip(group, results, strict=True):
@@ -146,16 +171,24 @@ class Decider:
     async def slot(self, key: Key, text: str, operation: Operation) -> SlotAnswer:
         """Release or renew a slot. Raises Problem if no check of the tenant can have answered with it."""
         tenant, slot = self.tenant_of(key), slots.slot_of(text)
-        plan = self._refresher.configuration.plans.get(slot.plan_id)
-        if plan is None or plan.tenant_id != tenant.id or not plan.policy.has_slots:
+        target = self.slot_target(tenant, slot)
+        if target is None or not target.plan.policy.has_slots:
             raise slots.unknown_slot()
-        endpoint = tenant_endpoint(tenant.id, slot.resource)
-        call = encode(plan.policy, slot.subject, endpoint, self._prefix, operation, slot=slot.id)
+        call = self._call(target, operation, 1, slot=slot.id)
         try:
-            result = await self._limiters[plan.on_outage].decide(call)
+            result = await self._limiters[target.plan.on_outage].decide(call)
         except RateLimitUnavailable as error:
             raise unavailable(error) from None
         return SlotAnswer(operation is Operation.RENEW and result.allowed, result.degraded)
+
+    def slot_target(self, tenant: Tenant, slot: Slot) -> Target | None:
+        """Return where a slot or a reservation of a tenant is counted; None if its plan is not there."""
+        plan = self._refresher.configuration.plans.get(slot.plan_id)
+        if plan is None or plan.tenant_id != tenant.id:
+            return None
+        if slot.anchor is not None:
+            plan = quotas.anchored(plan, slot.anchor, "id")
+        return Target(tenant, plan, tenant_endpoint(tenant.id, slot.resource), slot.subject, slot.resource)
 
     async def reset(self, configuration: Configuration, tenant_id: str, resource: str, subject: str) -> int:
         """Forget what a subject has used of a resource, by whichever plan. Returns how many plans were looked at."""
@@ -173,18 +206,25 @@ class Decider:
                 raise unavailable(answer)
         return len(plans)
 
-    def _call(self, target: Target, operation: Operation, cost: int) -> Call:
-        plan, slot = target.plan, None
+    def _call(
+        self,
+        target: Target,
+        operation: Operation,
+        cost: CostGiven,
+        extra: Extra | None = None,
+        slot: str | None = None,
+    ) -> Call:
+        plan = target.plan
         if plan.policy.has_slots and operation is CHECK:
             operation, slot = _ACQUIRE, new_slot()
-        return encode(plan.policy, target.subject, target.endpoint, self._prefix, operation, cost, slot=slot)
+        return encode(plan.policy, target.subject, target.endpoint, self._prefix, operation, cost, slot=slot, extra=extra)
 
     def _decision(self, target: Target, call: Call, result: RateLimitResult, mode: RateLimitMode, version: int) -> Decision:
         slot = None
-        if call.slot is not None and result.allowed:
-            slot = slots.text_of(slots.Slot(call.slot, target.plan.id, target.endpoint.partition(":")[2], target.subject))
+        if call.operation is _ACQUIRE and call.slot is not None and result.allowed:
+            slot = slots.text_of(Slot(call.slot, target.plan.id, target.counter, target.subject))
         decision = Decision.of(target, result, mode, version, slot)
-        if not decision.allowed and call.operation in (CHECK, _ACQUIRE):
+        if not decision.allowed and call.operation in _JUDGED:
             self._violations.add(_violation(target, result))
         return decision
 

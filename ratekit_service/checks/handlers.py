@@ -7,12 +7,21 @@ from typing import Any, NamedTuple
 
 from ratekit.core.headers import RawLine
 from ratekit.core.protocol import CHECK, Operation
-from ratekit_service.checks import answers
+from ratekit_service.checks import answers, quotas
 from ratekit_service.checks.answers import Decision
 from ratekit_service.checks.decide import Decider
-from ratekit_service.checks.requests import BatchRequest, CheckRequest, RuleRequest, SlotRequest
+from ratekit_service.checks.requests import (
+    BatchRequest,
+    CheckRequest,
+    CommitRequest,
+    ReserveRequest,
+    RuleRequest,
+    SlotRequest,
+)
+from ratekit_service.checks.reservations import Reservations
 from ratekit_service.configuration.records import Key
 from ratekit_service.configuration.refresher import Refresher
+from ratekit_service.problems import invalid
 
 
 class Answer(NamedTuple):
@@ -52,12 +61,13 @@ class Handlers:
     def __init__(self, decider: Decider, refresher: Refresher) -> None:
         self._decider = decider
         self._refresher = refresher
+        self._reservations = Reservations(decider)
 
     def check(self, key: Key, request: CheckRequest) -> Awaitable[Answer]:
         """Decide a request by a plan."""
         decider = self._decider
         target = decider.target(key, decider.tenant_of(key), request)
-        return decider.decide_then(target, answer_of, CHECK, request.cost)
+        return decider.decide_then(target, answer_of, CHECK, request.cost, quotas.with_share(request.share))
 
     async def peek(self, key: Key, request: CheckRequest) -> Answer:
         """Say what a check would answer, and spend nothing: always a 200."""
@@ -76,14 +86,14 @@ class Handlers:
         decider, checks = self._decider, request.checks
         tenant = decider.tenant_of(key, len(checks))
         targets = [decider.target(key, tenant, one, f"checks[{index}].") for index, one in enumerate(checks)]
-        decisions = await decider.decide_many(targets, [one.cost for one in checks])
+        decisions = await decider.decide_many(targets, checks)
         body = answers.BatchAnswer([answers.check_answer(decision) for decision in decisions])
         return Answer(200, answers.plain_lines(self._refresher.configuration.version), body, tuple(decisions))
 
     def check_rule(self, key: Key, request: RuleRequest) -> Awaitable[Answer]:
         """Decide a request by the rules of a client key and an endpoint."""
         decider = self._decider
-        target = decider.rule_target(key, decider.tenant_of(key), request.client_key, request.endpoint)
+        target = decider.rule_target(key, decider.tenant_of(key), request.client_key, request.endpoint, request.cost)
         return decider.decide_then(target, rule_answer_of, CHECK, request.cost)
 
     async def release(self, key: Key, request: SlotRequest) -> Answer:
@@ -93,6 +103,18 @@ class Handlers:
     async def renew(self, key: Key, request: SlotRequest) -> Answer:
         """Keep a slot for longer."""
         return self._slot_answer(await self._decider.slot(key, request.slot, Operation.RENEW))
+
+    async def reserve(self, key: Key, request: ReserveRequest) -> Answer:
+        """Spend an estimate that a commit settles."""
+        booked = await self._reservations.reserve(key, request)
+        decision = booked.decision
+        body = answers.reservation_answer(decision, booked.id, booked.estimate)
+        return Answer(decision.status, answers.header_lines(decision), body, (decision,))
+
+    async def commit(self, key: Key, request: CommitRequest) -> Answer:
+        """Settle a reservation by what it has cost: always a 200."""
+        decision = await self._reservations.commit(key, request)
+        return Answer(200, answers.header_lines(decision, refused=False), answers.reservation_answer(decision))
 
     def table(self) -> dict[str, HotPath]:
         """Return the hot paths."""
@@ -105,13 +127,17 @@ class Handlers:
             HotPath("/v1/refund", CheckRequest, "charge", self.refund),
             HotPath("/v1/release", SlotRequest, "check", self.release),
             HotPath("/v1/renew", SlotRequest, "check", self.renew),
+            HotPath("/v1/reserve", ReserveRequest, "check", self.reserve),
+            HotPath("/v1/commit", CommitRequest, "check", self.commit),
         ]
         return {row.path: row for row in rows}
 
     async def _operate(self, key: Key, request: CheckRequest, operation: Operation) -> Answer:
         decider = self._decider
         target = decider.target(key, decider.tenant_of(key), request)
-        decision = await decider.decide(target, operation, request.cost)
+        if request.share is not None and operation is not Operation.PEEK:
+            raise invalid(f"share {request.share} makes no sense: a {operation} is not judged", "share")
+        decision = await decider.decide(target, operation, request.cost, quotas.with_share(request.share))
         return Answer(200, answers.header_lines(decision, refused=False), answers.check_answer(decision))
 
     def _slot_answer(self, body: answers.SlotAnswer) -> Answer:

@@ -118,13 +118,27 @@ async def renew(body: models.SlotBody, key: Checker, request: Request) -> Respon
     return response_of(request, answer, models.SlotAnswer)
 
 
+@router.post("/v1/reserve", responses=_decided(models.ReservationAnswer))
+async def reserve(body: models.ReserveBody, key: Checker, request: Request) -> Response:
+    """Spend an estimate now, and settle it by a commit when the cost is known. The answer has the id for it."""
+    asked = requests.ReserveRequest(**dict(body))
+    return response_of(request, await _service(request).handlers.reserve(key, asked), models.ReservationAnswer)
+
+
+@router.post("/v1/commit", responses=_plain(models.ReservationAnswer))
+async def commit(body: models.CommitBody, key: Checker, request: Request) -> Response:
+    """Settle a reservation: what it did not need returns to its window, what it needed beyond is charged. Idempotent."""
+    asked = requests.CommitRequest(**dict(body))
+    return response_of(request, await _service(request).handlers.commit(key, asked), models.ReservationAnswer)
+
+
 def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
 def _check(body: models.CheckBody) -> requests.CheckRequest:
-    return requests.CheckRequest(body.resource, body.subject, body.cost, body.plan_id)
+    return requests.CheckRequest(**dict(body))
 
 
 def response_of(request: Request, answer: Answer, model: type[BaseModel]) -> Response:

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from ratekit.core.protocol import Operation
 from ratekit_service.administration import problems
-from ratekit_service.checks import answers, models, requests
+from ratekit_service.checks import answers, models, quotas, requests
 from ratekit_service.checks.routes import Reader
 from ratekit_service.problems import invalid
 
@@ -57,8 +57,8 @@ async def usage(
         raise invalid("a resource and a subject belong together", "subject" if subject is None else "resource")
     if resource is None or subject is None:
         return answer
-    target = service.decider.target(key, tenant, requests.CheckRequest(resource, subject, 1, plan_id))
-    decision = await service.decider.decide(target, Operation.PEEK, 0 if not target.plan.policy.has_slots else 1)
+    target = service.decider.place(key, tenant, requests.CheckRequest(resource, subject, plan_id=plan_id))
+    decision = await service.decider.decide(target, Operation.PEEK, quotas.nothing(target.plan))
     states = [] if decision.result is None else answers.limit_states(decision.result)
     answer.plan_id, answer.limits = (
         target.plan.id,

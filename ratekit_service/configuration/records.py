@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ratekit.core.compiled import compiled
 from ratekit.core.headers import RawLine, Style, check_style, combined
 from ratekit.core.limits import Policy
 from ratekit.core.modes import RateLimitMode, as_mode
@@ -44,12 +45,14 @@ class Plan:
     has_candidates: bool = field(init=False)  # limits that do not refuse, but say whether they would
     rules: tuple[str, ...] = field(init=False)  # the plan's name with that of each of its limits, for answers
     rule_lines: tuple[RawLine, ...] = field(init=False)  # the same as header lines
+    units: tuple[str, ...] = field(init=False)  # that a cost has to name; empty if only requests are counted
 
     def __post_init__(self) -> None:
         rules = tuple(f"{self.name}/{limit.name}" for limit in self.policy.limits)
         object.__setattr__(self, "has_candidates", any(limit.shadow for limit in self.policy.limits))
         object.__setattr__(self, "rules", rules)
         object.__setattr__(self, "rule_lines", tuple((b"x-ratekit-rule", _ascii(rule)) for rule in rules))
+        object.__setattr__(self, "units", compiled(self.policy, overrides=True).units)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ Scopes = Annotated[list[Scope], Field(min_length=1, max_length=3)]
 
 
 class NewKey(Body):
-    """A key to be made. Its scopes: check (check, release), read (peek, usage), charge (charge, refund)."""
+    """A key to be made. Its scopes: check (check, release, reserve, commit), read (peek, usage), charge (charge, refund)."""
 
     tenant_id: Id
     name: Text

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 from sqlalchemy import Connection, or_, select
 
-from ratekit.admin.override_hash import LONGEST_NOTE, NUMBERS, Numbers, parse_override
+from ratekit.admin.override_hash import LATEST, LONGEST_NOTE, NUMBERS, Numbers, as_epoch, parse_override
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.keys import OverrideKey
 from ratekit.core.limits import MOST_REQUESTS
@@ -40,6 +40,9 @@ class NewOverride(Body):
     expiry: Annotated[float, Field(gt=0, le=315_576_000, description="The window, in seconds.")] | None = None
     burst: Count | None = None
     unlimited: bool = False
+    until: Annotated[float, Field(gt=0, le=LATEST)] | Time | None = Field(
+        None, description="Everything is refused until then: seconds since the epoch, or a time. Forgotten after."
+    )
     limit: Annotated[str, Field(max_length=100)] | None = Field(None, description="The name of a limit of the plan.")
     ttl: Annotated[float, Field(gt=0, le=3_155_760_000, description="Seconds until it ends.")] | None = None
     valid_until: Time | None = None
@@ -53,6 +56,7 @@ class LimitNumbers(BaseModel):
     expiry: float | None = None
     burst: int | None = None
     unlimited: bool = False
+    until: float | None = Field(None, description="Everything is refused until then, in seconds since the epoch.")
 
 
 class OverrideModel(Row, LimitNumbers):
@@ -179,6 +183,7 @@ def _put(write: Write, body: NewOverride) -> OverrideModel:
     find_tenant(write.connection, body.tenant_id)
     endpoint = body.resource or _endpoint_of_rule(write, body)
     ends = _end(write, body)
+    _refuse_past(write, body.until)
     row = OverrideRow(body.subject, endpoint, _fields(body), ends, write.actor, body.reason, tenant=body.tenant_id)
     override_table.put(write.connection, row, write.now)
     columns = schema.overrides.c
@@ -192,7 +197,8 @@ def _put(write: Write, body: NewOverride) -> OverrideModel:
 def _fields(body: NewOverride) -> dict[str, str]:
     """Return the numbers under the names that they have in the store."""
     try:
-        return Numbers(body.max_requests, body.expiry, body.burst, body.unlimited).check_given().as_fields(body.limit)
+        numbers = Numbers(body.max_requests, body.expiry, body.burst, body.unlimited, as_epoch(body.until))
+        return numbers.check_given().as_fields(body.limit)
     except ConfigurationError as error:
         raise invalid(str(error), "max_requests") from None
 
@@ -204,6 +210,11 @@ def _end(write: Write, body: NewOverride) -> datetime.datetime | None:
     if ends is not None and ends <= write.now:
         raise invalid(f"valid_until {ends.isoformat()} is over", "valid_until")
     return ends
+
+
+def _refuse_past(write: Write, until: datetime.datetime | float | None) -> None:
+    if until is not None and (as_epoch(until) or 0) <= write.now.timestamp():
+        raise invalid(f"until {until} is over", "until")
 
 
 def _endpoint_of_rule(write: Write, body: NewOverride) -> str:

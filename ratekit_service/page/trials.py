@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from ratekit.core.keys import tenant_endpoint
 from ratekit.core.protocol import CHECK, Operation
 from ratekit_service.administration import problems
-from ratekit_service.checks import answers, models
+from ratekit_service.checks import answers, models, quotas
 from ratekit_service.checks.answers import Decision, Target
 from ratekit_service.checks.handlers import Answer, answer_of
 from ratekit_service.checks.routes import Checker, Reader, response_of
@@ -63,9 +63,8 @@ async def _decide(request: Request, key: Key, body: TrialBody, operation: Operat
     if tenant.name != TENANT:
         raise Problem(403, "trials are for keys of the demo's tenant")
     policy, algorithm, mode, on_outage = _terms(body)
-    if policy.has_slots and body.cost != 1:
-        raise invalid(f"cost {body.cost} is not 1: a concurrency plan counts slots", "cost")
     plan = Plan(_NAME, tenant.id, _NAME, policy, algorithm, mode, on_outage)
+    quotas.refuse_bad_cost(plan, body.cost, "cost")
     target = Target(tenant, plan, tenant_endpoint(tenant.id, body.resource), body.subject, body.resource)
     return await service.decider.decide(target, operation, body.cost)
 

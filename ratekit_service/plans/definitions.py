@@ -1,7 +1,7 @@
 """Plans as they are written: checked, and made into the policy that limiters decide by.
 
-A plan is one algorithm with its numbers, or `limits`: texts ("100/min burst 200") and objects with the fields of a Limit.
-Whatever a limit of ratekit can say, a plan can.
+A plan is one algorithm with its numbers, or `limits`: texts ("100/min burst 200", "90000 tokens/min", "10000/month") and
+objects with the fields of a Limit. Whatever a limit of ratekit can say, a plan can.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from fractions import Fraction
 from typing import Any, NamedTuple, TypeVar
 
 from ratekit.core.errors import ConfigurationError
+from ratekit.core.limit_text import parse_window
 from ratekit.core.limits import MOST_REQUESTS, Algorithm, Limit, Policy, as_limits
 from ratekit.core.modes import RateLimitMode, as_mode
 from ratekit.core.outages import OnOutage, as_on_outage
 from ratekit.database.rows import algorithm_of
 
-LIMIT_FIELDS = frozenset(one.name for one in dataclasses.fields(Limit) if one.init and not one.name.startswith("_"))
+_BY_WINDOW = "calendar"  # a plan writes it as the window: "month Europe/Berlin"
+LIMIT_FIELDS = frozenset(
+    one.name for one in dataclasses.fields(Limit) if one.init and not one.name.startswith("_") and one.name != _BY_WINDOW
+)
 Made = TypeVar("Made")
 _WINDOWED = ("limit", "window_seconds")
 _NEEDED = {
@@ -111,7 +115,11 @@ def _listed(index: int, item: object) -> list[Limit]:
         )
     if missing := sorted({"max_requests", "window"} - item.keys()):
         raise PlanError(f"{field}.{missing[0]}", f"{field}.{missing[0]} is missing")
-    return [_field(field, lambda: Limit(**item))]
+    return [_field(field, lambda: Limit(**{**item, "window": _window(item["window"])}))]
+
+
+def _window(value: Any) -> Any:
+    return parse_window(value) if isinstance(value, str) else value
 
 
 def _field(field: str, make: Callable[[], Made]) -> Made:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
@@ -246,6 +247,23 @@ async def test_override_is_used_by_the_next_check_and_ends(service):
     assert (await caller.check(cost=0)).json()["limit"] == 3
     history = await service.admin("GET", "/overrides/history", params={"tenant_id": caller.tenant_id})
     assert [line["action"] for line in history["items"]] == ["delete", "set", "set"]
+
+
+async def test_override_until_some_time_refuses_everything_with_the_honest_wait(service):
+    caller = await service.caller()
+    place = {"tenant_id": caller.tenant_id, "resource": "GET:/orders", "subject": "user:42"}
+    until = time.time() + 3600
+    made = await service.admin("PUT", "/overrides", {**place, "until": until, "reason": "abuse"})
+    assert made["until"] == pytest.approx(until, abs=0.001)
+    refused = await caller.check()
+    assert (refused.status_code, 3590 < int(refused.headers["retry-after"]) <= 3601) == (429, True)
+    written = await service.admin("PUT", "/overrides", {**place, "until": "2099-01-01T00:00:00Z", "limit": "60s"})
+    assert written["limits"]["60s"]["until"] == 4070908800
+    problem = await service.admin("PUT", "/overrides", {**place, "until": 5}, 422)
+    assert problem["field"] == "until"
+    await service.admin("PUT", "/overrides", {**place, "until": time.time() + 0.2})
+    await asyncio.sleep(0.3)
+    assert (await caller.check()).status_code == 200
 
 
 async def test_override_of_a_rule_applies_to_the_client_key(service):

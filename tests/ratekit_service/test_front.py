@@ -17,7 +17,10 @@ from ratekit_service.keys.secrets import make_key
 from support import databases
 from tests.ratekit_service.conftest import Caller, Running, running
 
-PATHS = ["/v1/check", "/v1/check/batch", "/check", "/v1/peek", "/v1/charge", "/v1/refund", "/v1/release", "/v1/renew"]
+PATHS = [
+    *("/v1/check", "/v1/check/batch", "/check", "/v1/peek", "/v1/charge", "/v1/refund", "/v1/release", "/v1/renew"),
+    *("/v1/reserve", "/v1/commit"),
+]
 EXAMPLES = 400 * int(os.environ.get("RATEKIT_FUZZ", "1"))
 
 odd = ["user:1", "GET:/orders", "*", "é", "a\x00b", "\ud800", "x" * 256, "x" * 257, ""]
@@ -25,6 +28,10 @@ texts = st.sampled_from(odd) | st.text(max_size=8)
 numbers = st.one_of(
     st.sampled_from([0, 1, 2, 10**12, 10**12 + 1, -1, 2**63, 10**30, 1.0, 1.5, True, None, "1"]), st.integers(0, 5)
 )
+costs = numbers | st.dictionaries(st.sampled_from(["tokens", "requests", "bytes", ""]), numbers, max_size=3)
+shares = st.sampled_from([0.5, 1, 1.0, 0, -1, 1.5, True, None, "1"])
+anchors = st.sampled_from([1, 31, 32, 0, "2024-01-31", "2024-01-31T09:00:00Z", "soon", "", None, True])
+holds = st.sampled_from([1, 0.5, 600, 0, -1, 10**9, None, "1"])
 anything = st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=5), st.lists, max_leaves=4)
 
 
@@ -37,19 +44,35 @@ def mapping(**fields: Any) -> Any:
 
 
 def bodies(plan_ids: list[str], slots: list[str]) -> Any:
+    """Pairs of a path and a body: half of them fit."""
     plans = st.sampled_from([*plan_ids, "plan_x", None, ""])
-    check = mapping(resource=texts, subject=texts, cost=numbers, plan_id=plans)
+    check = mapping(resource=texts, subject=texts, cost=costs, plan_id=plans, share=shares, anchor=anchors)
     named = st.sampled_from([*plan_ids, *plan_ids, "plan_x"])
-    good = st.fixed_dictionaries({"resource": st.just("r"), "subject": st.sampled_from("ab"), "plan_id": named})
+    place = {"resource": st.just("r"), "subject": st.sampled_from("ab"), "plan_id": named}
+    good = st.fixed_dictionaries(place, optional={"cost": costs, "share": shares, "anchor": anchors})
+    ids = st.sampled_from(["one", "two", "one\n", "ä", *slots, "AAAA", ""])
+    amounts = st.integers(0, 3) | st.fixed_dictionaries({"tokens": st.integers(0, 3)}) | costs
+    reserve = st.fixed_dictionaries(
+        {**place, "estimate": amounts},
+        optional={"id": ids, "clamp": st.booleans(), "hold": holds, "share": shares, "anchor": anchors},
+    )
+    commit = st.fixed_dictionaries({**place, "id": ids, "actual": amounts}, optional={"known": amounts, "hold": holds})
+    by_text = mapping(id=ids, actual=costs, known=costs, resource=texts, subject=texts, plan_id=plans, anchor=anchors)
+    slot = mapping(slot=st.sampled_from([*slots, "AAAA", ""]) | texts)
+    by_rule = st.fixed_dictionaries(
+        {"client_key": st.sampled_from("ab"), "endpoint": st.just("/x"), "cost": st.integers(0, 3)}
+    )
+    batch = st.fixed_dictionaries({"checks": st.lists(good, min_size=1, max_size=3)})
+    checks = ("/v1/check", "/v1/peek", "/v1/charge", "/v1/refund")
+    fitting = dict.fromkeys(checks, good) | dict.fromkeys(("/v1/release", "/v1/renew"), slot)
+    fitting |= {"/v1/check/batch": batch, "/check": by_rule, "/v1/reserve": reserve, "/v1/commit": commit | by_text}
+    odd_ones = st.one_of(
+        check, mapping(checks=st.lists(check | good, max_size=3)), mapping(client_key=texts, endpoint=texts, cost=costs),
+        slot, reserve, by_text, anything,
+    )  # fmt: skip
     return st.one_of(
-        check,
-        good,
-        mapping(checks=st.lists(check | good, max_size=3)),
-        st.fixed_dictionaries({"checks": st.lists(good, min_size=1, max_size=3)}),
-        mapping(client_key=texts, endpoint=texts, cost=numbers),
-        st.fixed_dictionaries({"client_key": st.sampled_from("ab"), "endpoint": st.just("/x"), "cost": st.integers(0, 3)}),
-        mapping(slot=st.sampled_from([*slots, "AAAA", ""]) | texts),
-        anything,
+        st.sampled_from(PATHS).flatmap(lambda path: st.tuples(st.just(path), fitting[path].map(encoded))),
+        st.tuples(st.sampled_from(PATHS), odd_ones.map(encoded) | raw),
     )
 
 
@@ -78,9 +101,9 @@ class Twin:
 
 
 def without_random(content: Any) -> Any:
-    """Return a body without the ids of slots, which are random."""
+    """Return a body without the ids of slots and reservations, which are random."""
     if isinstance(content, dict):
-        return {name: "slot" if name == "slot" else without_random(value) for name, value in content.items()}
+        return {name: name if name in ("slot", "id") else without_random(value) for name, value in content.items()}
     return [without_random(item) for item in content] if isinstance(content, list) else content
 
 
@@ -99,11 +122,18 @@ def twin(tmp_path, ratekit_clock):
             await fast.plan(caller.tenant_id, "several", limits=["2/s", "5/min", "3/h shadow"])
             await fast.plan(caller.tenant_id, "slots", algorithm="concurrency", limit=2, stale_after_seconds=60)
             await fast.plan(caller.tenant_id, "bucket", algorithm="token_bucket", bucket_capacity=3, refill_rate_per_sec=0.5)
+            await fast.plan(caller.tenant_id, "tokens", limits=["9/min", "9 tokens/min", "slots=3/min@concurrency"])
+            await fast.plan(caller.tenant_id, "calendar", limits=["5/month Europe/Berlin", "day=4/day UTC"])
             rule = {"client_key": "a", "algorithm": "fixed_window", "max_requests": 2, "window_secs": 60}
             await fast.admin("POST", "/rules", {"tenant_id": caller.tenant_id, **rule})
             await plain.service.refresher.refresh()
             slot = (await caller.check(plan_id=(await plans_of(fast))[2])).json().get("slot", "AAAA")
-            return first, second, Twin(fast, plain, caller), await plans_of(fast), [slot]
+            tokens = (await plans_of(fast))[4]
+            held = {"resource": "r", "subject": "a", "estimate": {"tokens": 2}, "plan_id": tokens, "id": "held"}
+            answers = [(await Caller(side, "", "", caller.key).post("/v1/reserve", held)).json() for side in (fast, plain)]
+            assert answers[0] == answers[1]
+            reservation = answers[0]["id"]
+            return first, second, Twin(fast, plain, caller), await plans_of(fast), [slot, reservation]
 
         first, second, twin, plans, slots = runner.run(start())
         yield runner, twin, plans, slots
@@ -112,7 +142,7 @@ def twin(tmp_path, ratekit_clock):
 
 
 async def plans_of(side: Running) -> list[str]:
-    names = ["pro", "several", "slots", "bucket"]
+    names = ["pro", "several", "slots", "bucket", "tokens", "calendar"]
     found = {plan["name"]: plan["id"] for plan in (await side.admin("GET", "/plans"))["items"]}
     return [found[name] for name in names]
 
@@ -123,21 +153,22 @@ def test_front_and_reference_agree(twin, ratekit_clock):
         ["application/json"] * 6 + ["application/json; charset=utf-8", "text/plain", "application/x+json"]
     )
     keys = st.sampled_from([both.caller.key] * 8 + [make_key("live").text, "nonsense"])
-    request = st.tuples(st.sampled_from(PATHS), bodies(plans, slots).map(encoded) | raw, keys, content_types)
+    request = st.tuples(bodies(plans, slots), keys, content_types)
     decided = []
 
     @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
     @given(st.lists(request, min_size=1, max_size=4), st.integers(0, 3))
     def property_(requests, seconds):
-        for path, body, key, content_type in requests:
+        for (path, body), key, content_type in requests:
             fast, plain = runner.run(both.both(path, body, {"x-api-key": key, "content-type": content_type}))
             assert fast == plain, (path, body)
             assert fast[0] < 500
-            decided.append(fast[0])
+            decided.append((path, fast[0]))
         ratekit_clock.advance(seconds)
 
     property_()
-    assert {200, 401, 404, 422, 429} <= set(decided)
+    assert {200, 401, 404, 422, 429} <= {status for _, status in decided}
+    assert {(path, 200) for path in ("/v1/check", "/v1/reserve", "/v1/commit")} <= set(decided)
 
 
 @pytest.mark.parametrize("header", ["application/json", "text/plain"])
