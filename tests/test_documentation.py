@@ -99,3 +99,22 @@ def test_django_quickstart_refuses_the_sixth_request_and_shows_browsers_a_page(t
     assert [answer.status_code for answer in reports] == [200, 200, 429]
     assert answers[5].headers["Content-Type"] == "application/problem+json"
     assert "Too many requests" in page.text
+
+
+def test_names_of_other_limiters_still_exist():
+    blocks = re.findall(r"```py\n(.*?)```", (ROOT / "docs/coming-from.md").read_text(), re.DOTALL)
+    imports = [line for block in blocks for line in re.findall(r"^from \w+.* import .+$", block, re.MULTILINE)]
+    assert {line.split()[1].partition(".")[0] for line in imports} == {
+        "slowapi", "fastapi_limiter", "pyrate_limiter", "flask_limiter", "django_ratelimit", "limits",
+    }  # fmt: skip
+    for line in imports:
+        exec(line, {})
+
+
+def test_readme_is_short_and_opens_with_a_sentence_an_application_and_a_picture():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 200
+    first, second = text.split("\n\n")[1:3]
+    assert first.count(". ") == 0
+    assert second.startswith("```python")
+    assert text.index("![") < text.index("<!-- comparison: begin -->") < text.index("## Without a framework")
