@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -101,14 +102,27 @@ def stop_server(server: Server) -> None:
 
 @contextmanager
 def web_server(command: Sequence[str], port: int, **options: Any) -> Iterator[str]:
-    """Run a web server, and yield its URL when it listens on that port; `options` are those of `subprocess.Popen`."""
-    process = subprocess.Popen(command, **options)
+    """Run a web server, and yield its URL when it listens on that port; `options` are those of `subprocess.Popen`.
+
+    It leads a session of its own, and nothing of that survives.
+    """
+    process = subprocess.Popen(command, start_new_session=True, **options)
     try:
         wait_until(lambda: _is_listening(port, process), f"{command} does not listen on {port}", _START_SECONDS)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(_STOP_SECONDS)
+        try:
+            process.wait(_STOP_SECONDS)
+        finally:
+            end_group(process)
+
+
+def end_group(process: subprocess.Popen[Any]) -> None:
+    """Kill a process that leads a session of its own, and what it has started: workers do not notice that it is gone."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(_STOP_SECONDS)
 
 
 def free_port() -> int:

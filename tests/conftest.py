@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,12 +22,22 @@ settings.register_profile("ratekit", deadline=None, database=None, derandomize="
 settings.load_profile("ratekit")
 
 
+_RUN = "RATEKIT_TEST_RUN"  # in the environment of every process that is started
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _stop_servers() -> Iterator[None]:
+    """Stop the servers that tests share, and fail if a process that a test has started is still there."""
+    os.environ[_RUN] = run = f"{os.getpid()}-{time.time_ns()}"
     yield
     servers.stop_servers()
     databases.stop_databases()
     mongo.stop_mongo()
+    tracker = "multiprocessing.resource_tracker"  # of this process, and ends with it
+    servers.wait_until(
+        lambda: not [one for one in servers.survivors(_RUN, run) if tracker not in one],
+        f"these have outlived their tests: {servers.survivors(_RUN, run)}",
+    )
 
 
 @pytest.fixture(params=servers.SERVERS)

@@ -9,75 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import httpx2
 import pytest
 
 from support import databases
-from support.servers import free_port, wait_until
-
-TOKEN = "a-token-for-administration"
-ADMIN = {"authorization": f"Bearer {TOKEN}"}
-
-
-@dataclass
-class Instance:
-    """One running instance."""
-
-    url: str
-    process: subprocess.Popen[bytes]
-    log: Path
-
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> httpx2.Response:
-        return httpx2.request(method, self.url + path, json=body, headers=headers, timeout=20)
-
-    def admin(self, method: str, path: str, body: Any = None) -> Any:
-        answer = self.ask(method, f"/v1/admin{path}", body, **ADMIN)
-        assert answer.is_success, answer.text
-        return answer.json() if answer.content else None
-
-    def check(self, key: str, **others: Any) -> httpx2.Response:
-        return self.ask("POST", "/v1/check", {"resource": "r", "subject": "s", **others}, **{"x-api-key": key})
-
-    @property
-    def is_ready(self) -> bool:
-        if self.process.poll() is not None:
-            raise RuntimeError(self.log.read_text())
-        try:
-            return self.ask("GET", "/v1/ready").status_code == 200
-        except httpx2.TransportError:
-            return False
-
-
-def start(folder: Path, database: str, store: str, *options: str, **environment: str) -> Instance:
-    port = free_port()
-    log = folder / f"{port}.log"
-    variables = {"RATEKIT_ADMIN_TOKEN": TOKEN, "RATEKIT_DATABASE_URL": database, "RATE_LIMIT_STORE_URL": store}
-    command = [sys.executable, "-m", "ratekit.cli", "serve", "--port", str(port), *options]
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | variables | environment, cwd=folder
-        )
-    return Instance(f"http://127.0.0.1:{port}", process, log)
-
-
-@contextmanager
-def instances(count: int, folder: Path, database: str, store: str, *options: str) -> Iterator[list[Instance]]:
-    """Run so many instances at once, until all are ready."""
-    with ExitStack() as stack:
-        started = [start(folder, database, store, "--log-checks", "none", *options) for _ in range(count)]
-        for one in started:
-            stack.callback(one.process.wait, 20)
-            stack.callback(one.process.kill)
-        for one in started:
-            wait_until(lambda one=one: one.is_ready, f"{one.url} is not ready", 90)
-        yield started
+from support.instances import TOKEN, crowd, instances, seconds_until, start, tenant
+from support.servers import free_port, survivors, wait_until
 
 
 @pytest.fixture
@@ -85,44 +22,9 @@ def places(redis_server, tmp_path) -> tuple[str, str]:
     return databases.new_database("postgres", tmp_path), redis_server.url
 
 
-def tenant(instance: Instance, **definition: Any) -> tuple[str, str, str]:
-    tenant_id = instance.admin("POST", "/tenants", {"name": "acme"})["id"]
-    plan = {"tenant_id": tenant_id, "name": "pro", **(definition or {"limits": ["100/h"]})}
-    plan_id = instance.admin("POST", "/plans", plan)["id"]
-    key = instance.admin("POST", "/keys", {"tenant_id": tenant_id, "name": "app", "plan_id": plan_id})
-    return tenant_id, plan_id, key["key"]
-
-
-async def crowd(urls: list[str], key: str, count: int, workers: int = 16) -> list[int]:
-    """Send so many checks through all instances at once, and return the statuses; an instance that is gone gives 0."""
-    statuses: list[int] = []
-    waiting = iter(range(count))
-
-    async def worker(client: httpx2.AsyncClient) -> None:
-        for number in waiting:
-            try:
-                answer = await client.post(
-                    f"{urls[number % len(urls)]}/v1/check",
-                    json={"resource": "r", "subject": "s"},
-                    headers={"x-api-key": key},
-                )
-                statuses.append(answer.status_code)
-            except httpx2.TransportError:
-                statuses.append(0)
-
-    async with httpx2.AsyncClient(timeout=20) as client:
-        await asyncio.gather(*(worker(client) for _ in range(workers)))
-    return statuses
-
-
 def is_listening(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def seconds_until(condition: Any) -> float:
-    begun = time.monotonic()
-    return wait_until(condition, "it was not seen") - begun
 
 
 def test_two_instances_have_one_exact_limit_and_one_configuration(places, tmp_path):
@@ -139,8 +41,8 @@ def test_two_instances_have_one_exact_limit_and_one_configuration(places, tmp_pa
         assert seconds_until(lambda: second.check(key).status_code == 401) < 1
 
 
-def test_change_reaches_others_within_a_second_by_polling_alone(redis_server, tmp_path):
-    with instances(3, tmp_path, f"sqlite:///{tmp_path}/ratekit.db", redis_server.url) as (first, *others):
+def test_change_reaches_others_within_a_second_by_polling_alone(tmp_path):
+    with instances(3, tmp_path, f"sqlite:///{tmp_path}/ratekit.db", "memory://") as (first, *others):
         _, plan_id, key = tenant(first)
         for one in others:
             seconds_until(lambda one=one: one.check(key, cost=0).status_code == 200)
@@ -209,6 +111,20 @@ def test_several_workers_need_a_shared_store_and_have_one_limit(places, tmp_path
         assert "ratekit_database_up 1.0" in instance.ask("GET", "/metrics").text
 
 
+def test_workers_end_with_their_group_when_only_their_supervisor_was_killed(places, tmp_path):
+    marker = {"RATEKIT_TEST_WORKERS": str(tmp_path)}
+    instance = start(tmp_path, *places, "--workers", "2", **marker)
+    try:
+        wait_until(lambda: instance.is_ready, "not ready", 90)
+        instance.process.kill()
+        instance.process.wait()
+        left = survivors("RATEKIT_TEST_WORKERS", str(tmp_path))
+        assert left  # that is why a group is ended, and not a process
+    finally:
+        instance.end()
+    wait_until(lambda: not survivors("RATEKIT_TEST_WORKERS", str(tmp_path)), "a worker has outlived its group")
+
+
 def test_demo_prints_a_curl_loop_that_shows_what_it_says(tmp_path):
     port = free_port()
     command = [sys.executable, "-m", "ratekit.cli", "serve", "--demo", "--port", str(port)]
@@ -241,7 +157,7 @@ def test_log_lines_are_json_with_the_subject_hashed_and_no_secret(tmp_path):
         instance.process.send_signal(signal.SIGTERM)
         instance.process.wait(20)
     finally:
-        instance.process.kill()
+        instance.end()
     text = instance.log.read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     checks = [line for line in lines if line["event"] == "api.v1.check"]
@@ -289,5 +205,4 @@ def test_settings_come_from_a_file_too(tmp_path):
         assert (tmp_path / "its.db").exists()
         assert instance.ask("POST", "/v1/check", {"resource": "x" * 2000}).status_code == 413
     finally:
-        instance.process.kill()
-        instance.process.wait()
+        instance.end()

@@ -6,15 +6,23 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
-from benchmarks.server import Server, free_port, start_server, stop_server, wait_until, web_server, wheel_server
+from benchmarks.server import Server, end_group, free_port, start_server, stop_server, wait_until, web_server, wheel_server
 
-__all__ = ["Server", "free_port", "start_server", "stop_server", "wait_until", "wheel_server"]  # and what is defined here
+__all__ = [
+    "Server",
+    "end_group",
+    "free_port",
+    "start_server",
+    "stop_server",
+    "wait_until",
+    "wheel_server",
+]  # and what is defined here
 REQUIRE_ALL = os.environ.get("RATEKIT_REQUIRE_ALL") == "1"
 
 
@@ -69,3 +77,15 @@ def stop_servers() -> None:
     """Stop every server that this process has started."""
     while running:
         stop_server(running.popitem()[1])
+
+
+def survivors(variable: str, value: str) -> list[str]:
+    """Return the other processes that have a variable in their environment, each as its id and its command."""
+    wanted, own = f"{variable}={value}".encode(), os.getpid()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if wanted in (folder / "environ").read_bytes().split(b"\0") and int(folder.name) != own:
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+                found += [f"{folder.name} {command[:200]}"] if command else []  # one without a command has ended
+    return found
