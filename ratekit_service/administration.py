@@ -64,7 +64,7 @@ class Administrator:
             raise Problem(409, "it contradicts what is there: a name is taken, or what it refers to is gone") from None
         except (DataError, OverflowError):
             raise Problem(422, "a value does not fit into the database") from None
-        await self.service.refresher.refresh()
+        await self.service.refresher.take_over()
         return answer
 
 

@@ -18,6 +18,7 @@ from ratekit.limiter.limiters import AsyncRateLimiter, RateLimiter
 from ratekit_service.checks.answers import Decision
 from ratekit_service.checks.decide import Decider
 from ratekit_service.checks.handlers import Handlers
+from ratekit_service.configuration.announcements import Announcements
 from ratekit_service.configuration.refresher import Refresher
 from ratekit_service.database import Database
 from ratekit_service.keys.authentication import Authentication, Failures
@@ -42,9 +43,10 @@ class Service:
         self.limiter = AsyncRateLimiter(settings.store_url, deadline=settings.deadline, on_outage="closed")
         self.database = Database(settings.database_url)
         default_limit = Policy("tenant", settings.tenant_limit) if settings.tenant_limit else None
-        self.refresher = Refresher(self.database, settings.poll_seconds, default_limit)
-        self.violations = ViolationLog(self.database.engine)
         self._administration = RateLimiter(settings.store_url, deadline=settings.deadline * 20, on_outage="closed")
+        announcements = Announcements(settings.store_url, self._administration.store)
+        self.refresher = Refresher(self.database, settings.poll_seconds, default_limit, announcements)
+        self.violations = ViolationLog(self.database.engine)
         self._originals = TenantOverrides(self.database.engine)
         self._copies = OverrideCopies(self._administration, tenant="*")
         self._follower: Follower | None = None

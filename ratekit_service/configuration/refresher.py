@@ -11,6 +11,7 @@ from ratekit.core.errors import DatabaseUnavailable
 from ratekit.core.limits import Policy
 from ratekit.database.notifications import can_listen, listen
 from ratekit.database.versions import current_version
+from ratekit_service.configuration.announcements import Announcements
 from ratekit_service.configuration.loading import load
 from ratekit_service.configuration.snapshot import Changes, Configuration
 from ratekit_service.database import Database
@@ -23,12 +24,15 @@ _log = logging.getLogger("ratekit.service")
 class Refresher:
     """Holds the configuration in force, and replaces it when the database has another version."""
 
-    def __init__(self, database: Database, poll_seconds: float, default_limit: Policy | None) -> None:
+    def __init__(
+        self, database: Database, poll_seconds: float, default_limit: Policy | None, announcements: Announcements
+    ) -> None:
         self.configuration = Configuration()
         self.refused: list[str] = []  # rows that make no sense
         self._database = database
         self._poll_seconds = poll_seconds
         self._default_limit = default_limit
+        self._announcements = announcements
         self._refreshing = asyncio.Lock()
         self._told = asyncio.Event()
         self._rules_at = 0.0
@@ -47,12 +51,20 @@ class Refresher:
         self._tasks = [asyncio.create_task(self._poll())]
         if can_listen(self._database.engine.url):
             self._tasks.append(asyncio.create_task(self._listen()))
+        else:
+            self._announcements.listen(self._told.set)
 
     async def stop(self) -> None:
         """End."""
+        self._announcements.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def take_over(self) -> None:
+        """Have a write in force in this instance, and tell the others of it. Raises DatabaseUnavailable."""
+        await self._announcements.send()
+        await self.refresh()
 
     async def refresh(self) -> None:
         """Load what has changed, if anything has. Raises DatabaseUnavailable."""
