@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import logging
 import os
 import signal
 import sys
@@ -13,27 +14,29 @@ from typing import Any
 
 import uvicorn
 
-from ratekit.core.errors import ConfigurationError
+from ratekit import stores
+from ratekit.database import urls
+from ratekit_service import preflight
 from ratekit_service.app import create_app
 from ratekit_service.checks.front import App, Front, Receive, Scope, Send
 from ratekit_service.demo import seeded
 from ratekit_service.settings import Settings, load, variable_of
 from ratekit_service.telemetry import logs
 
+_log = logging.getLogger("ratekit.service")
 _GC_THRESHOLD = 50_000  # the default of 700 has the collector run several times a second
 
 
 def run(settings: Settings) -> None:
     """Serve until a signal ends it. Requests that were begun are finished."""
-    if settings.workers > 1 and settings.store_url.startswith("memory:"):
-        raise ConfigurationError(
-            f"memory:// counts in one process, not in {settings.workers} workers: give a redis:// store"
-        )
+    preflight.check(settings)
     logs.configure()
+    app = application(settings)  # with several workers, too: what is wrong is told once, not by each of them again and again
+    _tell(settings)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again when all is done
     try:
         if settings.workers == 1:
-            uvicorn.run(application(settings), **_options(settings))
+            uvicorn.run(app, **_options(settings))
         else:
             _export(settings)
             uvicorn.run(f"{__name__}:from_environment", factory=True, workers=settings.workers, **_options(settings))
@@ -71,6 +74,16 @@ def quiet_collector(app: App) -> App:
         await app(scope, receive, watch)
 
     return wrapped
+
+
+def _tell(settings: Settings) -> None:
+    """Log where counters and configuration are, without passwords, and whether there is administration."""
+    _log.info(
+        "counters are in %s, tenants in %s; administration is %s",
+        stores.shown(settings.store_url),
+        urls.shown(settings.database_url),
+        "on" if settings.admin_token else "off: RATEKIT_ADMIN_TOKEN is not set",
+    )
 
 
 def _options(settings: Settings) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import os
 import tomllib
 from collections.abc import Mapping
@@ -19,6 +20,10 @@ from ratekit.database import urls
 LOGGED = ("all", "refused", "none")
 SHORTEST_TOKEN = 16
 _VARIABLES = {"store_url": stores.URL_VARIABLE}  # the others are RATEKIT_ and the name in capitals
+_OPTIONS = {"store": "store_url", "database": "database_url"}  # the names of options that are not those of settings
+_SERVICE_LINK = "tcp://"  # what Kubernetes sets RATEKIT_PORT to, where there is a Service with the name ratekit
+_LIKENESS = 0.9  # of a variable that is nearly one of ours
+_TYPES = {"int": "a whole number", "float": "a number", "bool": "on or off", "str": "a text"}
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 
 
@@ -93,7 +98,7 @@ class Settings:
             raise ConfigurationError(f"tracing {self.tracing!r} is unknown: it is one of on, off, auto")
         for name in ("tenant_limit", "failure_limit"):
             if text := getattr(self, name):
-                Policy(name, text)
+                _refuse_bad_limit(name, text)
 
 
 def variable_of(name: str) -> str:
@@ -109,10 +114,11 @@ def load(
     The file is TOML, with the names of the settings. Raises ConfigurationError, which names the setting and its source.
     """
     environment = os.environ if environment is None else environment
+    _refuse_misspelt(environment)
     values = _of_file(file) if file else {}
     for one in dataclasses.fields(Settings):
         text = environment.get(variable_of(one.name), "")
-        if text:
+        if text and not (one.name == "port" and text.startswith(_SERVICE_LINK)):
             values[one.name] = _converted(one, text, variable_of(one.name))
     values |= {name: value for name, value in (given or {}).items() if value is not None}
     return Settings(**values)
@@ -126,18 +132,39 @@ def _of_file(path: str) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"the settings file {path!r} is not TOML: {error}") from None
     known = {one.name: one for one in dataclasses.fields(Settings)}
-    for name, value in values.items():
+    found = {}
+    for given, value in values.items():
+        name = _OPTIONS.get(given, given.replace("-", "_"))
         if name not in known:
-            raise ConfigurationError(f"{name!r} in {path!r} is no setting: it is one of {', '.join(known)}")
-        values[name] = _checked(known[name], value, path)
-    return values
+            raise ConfigurationError(f"{given!r} in {path!r} is no setting: it is one of {', '.join(known)}")
+        found[name] = _checked(known[name], value, path)
+    return found
+
+
+def _refuse_misspelt(environment: Mapping[str, str]) -> None:
+    """Raise ConfigurationError for a variable that is nearly one of ours: its writer believes that it counts."""
+    known = {one.name: variable_of(one.name) for one in dataclasses.fields(Settings)}
+    others = {f"RATEKIT_{name.upper()}": variable for name, variable in known.items()}
+    for name in environment:
+        if not name.startswith("RATEKIT_") or name in known.values():
+            continue
+        near = difflib.get_close_matches(name, known.values(), 1, _LIKENESS)
+        if meant := others.get(name) or next(iter(near), None):
+            raise ConfigurationError(f"the variable {name} is no setting: {meant} is")
+
+
+def _refuse_bad_limit(name: str, text: str) -> None:
+    try:
+        Policy(name, text)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name}: {error}") from None
 
 
 def _checked(one: dataclasses.Field[Any], value: object, source: str) -> Any:
     if one.type == "float" and type(value) is int:
         return float(value)
     if type(value).__name__ != one.type:
-        raise ConfigurationError(f"{one.name} in {source!r} is not of type {one.type}")
+        raise ConfigurationError(f"{one.name} in {source!r} is not {_TYPES[str(one.type)]}")
     return value
 
 
@@ -147,7 +174,7 @@ def _converted(one: dataclasses.Field[Any], text: str, source: str) -> Any:
             return {**dict.fromkeys(_TRUE, True), **dict.fromkeys(_FALSE, False)}[text.lower()]
         return {"int": int, "float": float, "str": str}[str(one.type)](text)
     except (ValueError, KeyError):
-        raise ConfigurationError(f"{source} {text!r} is not of type {one.type}") from None
+        raise ConfigurationError(f"{source} {text!r} is not {_TYPES[str(one.type)]}") from None
 
 
 def _refuse_outside(name: str, value: float, least: float, most: float) -> None:

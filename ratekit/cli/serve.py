@@ -66,7 +66,9 @@ Other variables:
 @click.option("--log-checks", type=click.Choice(["all", "refused", "none"]), help="Which checks have a log line.")
 @click.option("--tls-certificate", metavar="FILE", help="With --tls-key: serve HTTPS.")
 @click.option("--tls-key", metavar="FILE")
-@click.option("--config", "file", metavar="FILE", help="A TOML file with settings, by the names of these options.")
+@click.option(
+    "--config", "file", metavar="FILE", help="A TOML file with settings, by the names of these options, or of settings."
+)
 @click.option("--demo", is_flag=True, default=None, help="Make a tenant with plans and a key, and say what to try.")
 def serve(file: str | None, **given: Any) -> None:
     """Run the check service."""

@@ -106,7 +106,7 @@ def _memory_name(url: str) -> str | None:
     if scheme in _REDIS_SCHEMES:
         return None
     known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
-    raise ConfigurationError(f"store URL {_shown(url)!r} is unknown: it starts with one of {known}")
+    raise ConfigurationError(f"store URL {shown(url)!r} is unknown: it starts with one of {known}")
 
 
 @contextmanager
@@ -118,11 +118,11 @@ def _url_errors(url: str) -> Iterator[None]:
         raise
     except ValueError:
         escaped = ", and write @ / ? # in a user, a password or an option as %40 %2F %3F %23"
-        message = f"store URL {_shown(url)!r} makes no sense: check its port and options{escaped if '@' in url else ''}"
+        message = f"store URL {shown(url)!r} makes no sense: check its port and options{escaped if '@' in url else ''}"
         raise ConfigurationError(message) from None
 
 
-def _shown(url: str) -> str:
+def shown(url: str) -> str:
     """Return a URL for a message, without secrets."""
     from ratekit.stores.redis.url import without_secrets
 

@@ -108,7 +108,8 @@ class Refresher:
     def _say(self, away: str) -> None:
         """Log when the database goes and when it is back, once each."""
         if away and not self._is_away:
-            _log.warning("%s; the configuration in force stays", away)
+            stays = self.configuration.version > 0
+            _log.warning("%s; %s", away, "the configuration in force stays" if stays else "not ready until it answers")
         elif not away and self._is_away:
             _log.warning("the database answers again")
         self._is_away = bool(away)

@@ -40,6 +40,7 @@ def configure() -> None:
     )
     root = logging.getLogger()
     root.handlers, root.level = [handler], logging.INFO
+    logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)  # it names seven plugins at each migration
 
 
 class CheckLog:

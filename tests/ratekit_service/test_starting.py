@@ -1,0 +1,104 @@
+"""`ratekit serve` before it serves: what is wrong is one sentence and exit code 2, and nothing has begun."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ratekit.core.errors import ConfigurationError
+from ratekit_service import preflight
+from ratekit_service.settings import load
+from support.servers import free_port, serving
+
+SERVE = [sys.executable, "-m", "ratekit.cli", "serve"]
+FILES = {"tls_certificate": __file__, "tls_key": __file__}
+REFUSED = {
+    "misspelt": ({"RATEKIT_DEADLIN": "1"}, {}, r"the variable RATEKIT_DEADLIN is no setting: RATEKIT_DEADLINE is"),
+    "other name": ({"RATEKIT_STORE_URL": "redis://r"}, {}, r"RATEKIT_STORE_URL is no setting: RATE_LIMIT_STORE_URL is"),
+    "limit": ({"RATEKIT_TENANT_LIMIT": "lots"}, {}, r"tenant_limit: rate 'lots' is not a limit"),
+    "number": ({"RATEKIT_BODY_BYTES": "1e9"}, {}, r"RATEKIT_BODY_BYTES '1e9' is not a whole number"),
+    "folder": ({"RATEKIT_DATABASE_URL": "sqlite:////nowhere/x/r.db"}, {}, r"in '/nowhere/x', and there is no such folder"),
+    "no certificate": (
+        {},
+        {**FILES, "tls_certificate": "/nowhere/a.crt"},
+        r"tls_certificate '/nowhere/a.crt' cannot be read",
+    ),
+    "no PEM": ({}, FILES, r"are no certificate and key in PEM"),
+    "host": ({}, {"host": "203.0.113.9"}, r"nobody can listen on host '203.0.113.9', port 8080: Cannot assign"),
+    "workers": ({}, {"workers": 2}, r"memory:// counts in one process, not in 2 workers: give a redis:// store"),
+}
+
+
+def served(folder: Path, environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the program until it ends, which it does by itself."""
+    options = {"cwd": folder, "env": os.environ | environment, "timeout": 60}
+    return subprocess.run([*SERVE, *words], capture_output=True, text=True, check=False, **options)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_nonsense_is_refused_by_its_name(case):
+    environment, given, expected = REFUSED[case]
+    with pytest.raises(ConfigurationError, match=expected):
+        preflight.check(load(given, environment=environment))
+
+
+def test_unknown_mode_is_one_sentence_before_anything_begins(tmp_path):
+    ended = served(tmp_path, {"RATE_LIMIT_MODE": "maybe"}, "--port", str(free_port()))
+    assert ended.returncode == 2
+    assert ended.stderr == "ratekit: RATE_LIMIT_MODE 'maybe' is unknown: it is one of on, monitor, off\n"
+    assert ended.stdout == ""
+    assert not (tmp_path / "ratekit.db").exists()
+
+
+@pytest.fixture
+def without_otlp(tmp_path: Path) -> dict[str, str]:
+    """An environment in which the exporter of spans cannot be imported."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['opentelemetry.exporter'] = None\n")
+    return {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+
+
+def test_missing_extra_is_told_once_and_not_by_each_worker(tmp_path, without_otlp):
+    settings = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "RATE_LIMIT_STORE_URL": "redis://127.0.0.1:9"}
+    ended = served(tmp_path, without_otlp | settings, "--port", str(free_port()), "--workers", "2")
+    assert ended.returncode == 2
+    assert re.fullmatch(r"ratekit: .* needs a package that is not installed: pip install 'ratekit\[otlp\]'\n", ended.stderr)
+
+
+def test_taken_port_is_told_and_the_demo_does_not_say_that_it_listens(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = served(tmp_path, {}, "--demo", "--port", str(port))
+    assert ended.returncode == 2
+    assert ended.stderr == f"ratekit: port {port} of 127.0.0.1 is taken by another program: choose one by --port\n"
+
+
+def test_start_says_where_everything_is_and_no_password(tmp_path):
+    port = free_port()
+    settings = {"RATEKIT_DATABASE_URL": "sqlite:///r.db", "RATE_LIMIT_STORE_URL": "redis://u:hidden@127.0.0.1:9"}
+    with serving([*SERVE, "--port", str(port)], port, tmp_path, RATEKIT_ADMIN_TOKEN="", **settings):
+        pass
+    log = (tmp_path / "log").read_text()
+    assert "counters are in redis://127.0.0.1:9, tenants in sqlite:///r.db; administration is off" in log
+    assert "hidden" not in log
+    assert "setup plugin" not in log
+
+
+def test_service_links_of_kubernetes_are_no_port():
+    linked = {"RATEKIT_PORT": "tcp://10.96.0.7:8080", "RATEKIT_SERVICE_HOST": "10.96.0.7", "RATEKIT_SERVICE_PORT": "8080"}
+    linked |= {"RATEKIT_PORT_8080_TCP": "tcp://10.96.0.7:8080", "RATEKIT_PORT_8080_TCP_PORT": "8080"}
+    assert load(environment=linked).port == 8080
+    with pytest.raises(ConfigurationError, match="RATEKIT_PORT 'eighty' is not a whole number"):
+        load(environment={"RATEKIT_PORT": "eighty"})
+
+
+def test_settings_file_takes_the_names_of_options_and_of_settings(tmp_path):
+    file = tmp_path / "settings.toml"
+    file.write_text('store = "redis://one"\ndatabase_url = "sqlite:///two"\nlog-checks = "none"\n')
+    settings = load(file=str(file), environment={})
+    assert (settings.store_url, settings.database_url, settings.log_checks) == ("redis://one", "sqlite:///two", "none")
