@@ -57,7 +57,10 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000, help="port of the loopback to listen on (default 8000)")
     port = parser.parse_args().port
     print(WHAT_TO_TRY.format(url=f"http://127.0.0.1:{port}"), flush=True)
-    waitress.serve(application, listen=f"127.0.0.1:{port}")
+    try:
+        waitress.serve(application, listen=f"127.0.0.1:{port}")
+    except OSError as error:
+        raise SystemExit(f"port {port}: {error}; give another by --port") from None
 
 
 if __name__ == "__main__":

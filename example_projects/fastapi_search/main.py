@@ -6,7 +6,7 @@ import argparse
 from typing import Annotated, Any
 
 import uvicorn
-from fastapi import Body, Depends, FastAPI, HTTPException, Request, Response
+from fastapi import Body, Depends, FastAPI, HTTPException, Query, Request, Response
 
 from ratekit import Limit
 from ratekit.overrides import delete_rate_limit_override, list_rate_limit_overrides, set_rate_limit_override
@@ -58,8 +58,8 @@ async def health() -> dict[str, bool]:
 
 
 @app.put("/admin/projects/{org_id}/{project_id}", dependencies=[Depends(operator_only)])
-async def raise_limit(org_id: int, project_id: int, max_requests: int) -> dict[str, int]:
-    """Give a project numbers of its own for a day, from its next request on."""
+async def raise_limit(org_id: int, project_id: int, max_requests: Annotated[int, Query(ge=0, le=10**9)]) -> dict[str, int]:
+    """Give a project numbers of its own for a day, from its next request on. 0 blocks it."""
     await set_rate_limit_override(
         settings.limiter(),
         org_id=org_id,

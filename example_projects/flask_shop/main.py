@@ -7,7 +7,7 @@ import hmac
 from typing import Any
 
 import waitress
-from flask import Blueprint, Flask, g, jsonify, render_template_string, request
+from flask import Blueprint, Flask, abort, g, jsonify, render_template_string, request
 from flask.views import MethodView
 
 from ratekit.flask import RateLimitExceeded, RateLimits, apply_element_rate_limit, rate_limit
@@ -43,7 +43,9 @@ class Cart(MethodView):
 
     async def post(self) -> dict[str, int]:
         """Put things into the cart. Each counts, whatever the number of requests."""
-        items = request.get_json()["items"]
+        items = request.get_json()
+        if not isinstance(items, list):
+            abort(400, "send a list of things")
         apply_element_rate_limit(max_requests=100, expiry=60, increment_amount=len(items), by="ip")
         return {"added": len(items)}
 
@@ -83,7 +85,10 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000, help="port of the loopback to listen on (default 8000)")
     port = parser.parse_args().port
     print(WHAT_TO_TRY.format(url=f"http://127.0.0.1:{port}"), flush=True)
-    waitress.serve(create_app(), listen=f"127.0.0.1:{port}")
+    try:
+        waitress.serve(create_app(), listen=f"127.0.0.1:{port}")
+    except OSError as error:
+        raise SystemExit(f"port {port}: {error}; give another by --port") from None
 
 
 if __name__ == "__main__":

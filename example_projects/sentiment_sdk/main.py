@@ -90,7 +90,10 @@ def main() -> None:
     change = CHANGE_MONGODB.format(push=PUSH.format(mongodb=MONGODB)) if MONGODB else CHANGE_A_FILE
     origin = kits["sentiment"].status.origin
     print(WHAT_TO_TRY.format(url=f"http://127.0.0.1:{port}", origin=origin, change=change), flush=True)
-    waitress.serve(app, listen=f"127.0.0.1:{port}")
+    try:
+        waitress.serve(app, listen=f"127.0.0.1:{port}")
+    except OSError as error:
+        raise SystemExit(f"port {port}: {error}; give another by --port") from None
 
 
 if __name__ == "__main__":

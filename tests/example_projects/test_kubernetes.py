@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,17 @@ def test_compose_file_is_valid():
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", "docker-compose.yml"]
     finished = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+def test_image_gets_what_it_needs():
+    """The ignore file of the repository leaves the examples out, so this image has one of its own."""
+    lines = (FOLDER / "Dockerfile.dockerignore").read_text().splitlines()
+    allowed = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    copied = re.findall(r"^COPY (\S+) ", (FOLDER / "Dockerfile").read_text(), re.MULTILINE)
+    assert set(copied) - {"."} <= allowed
+    service = (FOLDER.parents[1] / ".dockerignore").read_text().splitlines()
+    assert {line.removeprefix("!") for line in service if line.startswith("!")} <= allowed  # what `pip install` builds of
+    assert all((FOLDER.parents[1] / name).exists() for name in allowed)
 
 
 def test_names_and_passwords_fit_together():

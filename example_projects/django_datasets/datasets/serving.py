@@ -10,13 +10,10 @@ from django.contrib.staticfiles.handlers import ASGIStaticFilesHandler, StaticFi
 from django.core.asgi import get_asgi_application
 from django.core.wsgi import get_wsgi_application
 
-from datasets.settings import DATABASE
 from ratekit import report
-from ratekit.admin.violations import ViolationLog
 
 # The style sheets of the admin come from here as well: an example has no server for files.
 wsgi = StaticFilesHandler(get_wsgi_application())
 asgi = ASGIStaticFilesHandler(get_asgi_application())
 
-violations = ViolationLog(f"sqlite:///{DATABASE}").start()  # refused requests, for the page Violations
 reporter = report.install(subjects="plain")  # who is refused, or would be, for the page Report

@@ -53,6 +53,6 @@ TEMPLATES = [
 RATEKIT = {
     "IDENTIFY": "datasets.projects.project_of",
     "FLEET_MODE": True,  # `manage.py ratekit mode monitor` reaches every process
-    "RULES_SOURCE": f"sqlite:///{DATABASE}?interval=1",  # the page Rules of the admin writes them
-    "RULES_FALLBACK": {"rules": []},  # until `migrate` has made the tables
+    "RULES_SOURCE": "database",  # the page Rules of the admin writes them
+    "VIOLATIONS": True,  # refused requests, for the page Violations
 }

@@ -29,7 +29,7 @@ Ctrl-C ends the server."""
 
 class Command(BaseCommand):
     help = "Make the database, an administrator and a rule, say what to try, and serve."
-    requires_system_checks = ()  # they read the rules from the database, which is not there yet
+    requires_system_checks = ()  # they look for the rules in the database, which is not there yet
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--port", type=int, default=8000, help="port of the loopback to listen on (default 8000)")
