@@ -2,33 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from starlette.applications import Starlette
+from starlette.routing import Host, Mount
 
 from ratekit.asgi import RateLimitMiddleware, RuleMiddleware
 from ratekit.core.limit_names import by_operation, qualified
 from ratekit.web.listing import UNKNOWN, ListedLimit, limit_texts, listed_rules
-from ratekit.web.options import split_arguments
+from ratekit.web.options import ADDRESS_ENDPOINT, ATTEMPT_ENDPOINT, split_arguments
 from ratekit.web.table import Rules
+from ratekit_fastapi.middleware import route_of
 from ratekit_fastapi.routes import calls_of, is_limiter, route_contexts
+
+_BY_ADDRESS = {"address_limit": ADDRESS_ENDPOINT, "attempt_limit": ATTEMPT_ENDPOINT}
 
 
 def listed(app: Any) -> list[ListedLimit] | None:
     """Return the limits of an application of Starlette or FastAPI, route by route; None if it is none."""
     if not isinstance(app, Starlette):
         return None
-    tables, documents = list(_tables(app)), list(_documents(app))
-    found: list[ListedLimit] = []
+    return list(_of_app(app, []))
+
+
+class _Limited(NamedTuple):
+    """What limits an application as a whole: its tables and documents of rules, and the path under which it is mounted."""
+
+    prefix: str
+    tables: Sequence[tuple[Rules, str]]
+    documents: Sequence[tuple[Any, str]]
+
+    @classmethod
+    def by(cls, app: Starlette, prefix: str) -> _Limited:
+        return cls(prefix, list(_tables(app)), list(_documents(app)))
+
+    def lines(self, path: str, methods: Sequence[str]) -> Iterator[ListedLimit]:
+        """Yield the limits of a path, which a middleware sees without the prefix of its application."""
+        own = path.removeprefix(self.prefix) or "/"
+        found = [*_of_tables(self.tables, own, methods)]
+        found += [line for rules, by in self.documents for line in _of_document(rules, own, methods, by)]
+        yield from (line._replace(route=path) for line in found)
+
+
+def _of_app(app: Any, around: Sequence[_Limited], prefix: str = "") -> Iterator[ListedLimit]:
+    """Yield the limits of an application, route by route, and of those that are mounted in it."""
+    limited = [*around, _Limited.by(app, prefix)] if isinstance(app, Starlette) else around
     for route in route_contexts(app.routes):
         path = getattr(route, "path_format", None) or getattr(route, "path", None)
-        methods = sorted(set(getattr(route, "methods", None) or ()) - {"HEAD"}) or ["GET"]
-        if isinstance(path, str):
-            lines = [*_of_route(route, path, methods), *_of_tables(tables, path, methods)]
-            lines += [line for rules, by in documents for line in _of_document(rules, path, methods, by)]
-            found += lines or [ListedLimit(path, " ".join(methods))]
-    return found
+        inner = getattr(route, "app", None)
+        if isinstance(getattr(route, "original_route", route), Mount | Host) and hasattr(inner, "routes"):
+            yield from _of_app(inner, limited, prefix + (path or "").removesuffix("/{path}"))
+        elif isinstance(path, str):
+            yield from _of_path(route, prefix + path, limited)
+
+
+def _of_path(route: Any, path: str, limited: Sequence[_Limited]) -> list[ListedLimit]:
+    methods = sorted(set(getattr(route, "methods", None) or ()) - {"HEAD"}) or ["GET"]
+    lines = [*_of_route(route, path, methods), *(line for one in limited for line in one.lines(path, methods))]
+    return lines or [ListedLimit(path, " ".join(methods))]
 
 
 def _of_route(route: Any, path: str, methods: Sequence[str]) -> Iterator[ListedLimit]:
@@ -41,16 +74,24 @@ def _of_route(route: Any, path: str, methods: Sequence[str]) -> Iterator[ListedL
 def _tables(app: Starlette) -> Iterator[tuple[Rules, str]]:
     for middleware in app.user_middleware:
         kind: Any = middleware.cls
-        if kind is RateLimitMiddleware:
-            options: Any = split_arguments(dict(middleware.kwargs))[0]
-            default = options.get("default", "100/min")
-            yield Rules(options.get("rules"), default, options.get("exempt", ())), _name(options.get("by", "ip"))
+        if not (isinstance(kind, type) and issubclass(kind, RateLimitMiddleware)) or issubclass(kind, RuleMiddleware):
+            continue
+        options: Any = split_arguments(dict(middleware.kwargs))[0]
+        table, exempt = options.get("rules"), options.get("exempt", ())
+        if table is None or isinstance(table, Mapping):
+            default, cost = options.get("default", "100/min"), options.get("cost", 1)
+            yield Rules(table, default, exempt, cost, kind.route_of), _name(options.get("by", "ip"))
+        for name, endpoint in _BY_ADDRESS.items():
+            if options.get(name) is not None:
+                yield Rules(None, {"limits": options[name], "counter": endpoint}, exempt), "client_ip"
 
 
 def _of_tables(tables: Sequence[tuple[Rules, str]], path: str, methods: Sequence[str]) -> Iterator[ListedLimit]:
     for table, by in tables:
         for method in methods:
             rule = table.at(method, path)
+            if rule is not None and rule.counter is route_of:
+                rule = replace(rule, endpoint=path)
             yield from listed_rules(path, [method], [rule] if rule is not None else [], by, "middleware")
 
 

@@ -127,7 +127,9 @@ class Follower:
         try:
             found: FleetMode | None = drive(self._store, _read_mode(self._key))
             mode = None if found is None else as_mode(found.mode, SOURCE)
-        except (RateLimitUnavailable, ConfigurationError) as error:
+        except RateLimitUnavailable as error:
+            self._log_change(error.reason)
+        except ConfigurationError as error:
             self._log_change(str(error))
         else:
             self._log_change(None)

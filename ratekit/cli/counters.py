@@ -56,7 +56,7 @@ def inspect(session: Session, endpoint: str, subject: str, rates: tuple[str, ...
     override = get_rate_limit_override(session.limiter, endpoint=question.endpoint, subject=subject)
     values: dict[str, Any] = {"endpoint": question.endpoint, "subject": subject}
     if question.policy is None:
-        counters = measure_counters(session.limiter, endpoint=endpoint, subject=subject)
+        counters = measure_counters(session.limiter, endpoint=question.endpoint, subject=subject)
         values["counters"], lines = [asdict(counter) for counter in counters], counter_lines(counters)
     else:
         result = session.limiter.peek(question.policy, subject, endpoint=question.endpoint)
@@ -82,7 +82,7 @@ def reset(session: Session, endpoint: str, subject: str, rates: tuple[str, ...],
     """
     question = question_of(endpoint, rates, rules, subject)
     if question.policy is None:
-        count = delete_counters(session.limiter, endpoint=endpoint, subject=subject)
+        count = delete_counters(session.limiter, endpoint=question.endpoint, subject=subject)
     else:
         session.limiter.reset(question.policy, subject, endpoint=question.endpoint)
         count = len(question.policy.limits)

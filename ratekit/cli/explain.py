@@ -35,7 +35,7 @@ def explain(session: Session, endpoint: str, subject: str, cost: int, rates: tup
     """
     question = question_of(endpoint, rates, rules, subject)
     if question.policy is None:
-        _show_store(session, endpoint, subject)
+        _show_store(session, question.endpoint, subject)
         return
     explanation = admin_explain.explain(
         session.limiter,

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Iterable, Sequence
-from importlib.metadata import entry_points
-from typing import Any
 
 import click
 
+from ratekit.cli.applications import imported, kinds, listed
 from ratekit.cli.rules import Function, with_json
 from ratekit.cli.session import table
 from ratekit.web.listing import COLUMNS, ListedLimit
-
-GROUP = "ratekit.limits"  # entry points: functions of an application that answer its limits, None if it is not theirs
 
 
 @click.command(short_help="List every endpoint of an application, with its limits.")
@@ -29,7 +24,7 @@ def limits(answer: Function, application: str) -> None:
     Examples:
       ratekit limits shop.main:app
     """
-    show(answer, _listed(_imported(application), application))
+    show(answer, _listed(application))
 
 
 def show(answer: Function, found: Iterable[ListedLimit]) -> None:
@@ -39,23 +34,10 @@ def show(answer: Function, found: Iterable[ListedLimit]) -> None:
     answer([row._asdict() for row in rows], lines)
 
 
-def _listed(application: Any, name: str) -> Sequence[ListedLimit]:
-    known = entry_points(group=GROUP)
-    for entry in known:
-        try:
-            found: Sequence[ListedLimit] | None = entry.load()(application)
-        except ImportError:  # the framework of this one is not installed
-            continue
-        if found is not None:
-            return found
-    kinds = ", ".join(sorted(entry.name for entry in known))
-    raise click.UsageError(f"{name!r} is a {type(application).__name__}: limits are listed for applications of {kinds}")
-
-
-def _imported(where: str) -> Any:
-    module, _, name = where.partition(":")
-    sys.path.insert(0, "")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise click.UsageError(f"{where!r} cannot be imported: {error}") from None
+def _listed(where: str) -> Sequence[ListedLimit]:
+    application = imported(where, repr(where))
+    found = listed(application)
+    if found is None:
+        kind = type(application).__name__
+        raise click.UsageError(f"{where!r} is a {kind}: limits are listed for applications of {kinds()}")
+    return found

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import getpass
-import importlib
 import json
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,11 +16,13 @@ import click
 
 from ratekit import stores
 from ratekit.admin.explain import printable
+from ratekit.cli.applications import ListedRules, imported, listed
 from ratekit.core import clock
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.keys import DEFAULT_PREFIX
+from ratekit.core.limit_names import by_operation, qualified
 from ratekit.core.limit_text import parse_seconds
-from ratekit.core.limits import Policy
+from ratekit.core.limits import Limit, Policy
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.outages import OnOutage
 from ratekit.limiter.limiters import RateLimiter
@@ -32,6 +34,7 @@ _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")  # of which a rule may be f
 _DEADLINE = 5.0  # seconds: no request waits for it
 _COLOURS = {"ok": "green", "allowed": "green", "on": "green", "warning": "yellow", "monitor": "yellow", "problem": "red"}
 _COLOURS |= {"refused": "red", "off": "red"}
+_METHOD_AND_PATH = re.compile(r"[A-Za-z-]+ +/.*", re.DOTALL).fullmatch
 Function = Callable[..., Any]
 
 
@@ -94,7 +97,7 @@ def with_rules(function: Function) -> Function:
     return click.option(
         "--rules",
         metavar="MODULE:NAME|SOURCE",
-        help="Import the limits from the application: a mapping of paths to limits, Rules, a Policy or a Limit. "
+        help="Import the limits: of an application of FastAPI, a mapping of paths to limits, Rules, a Policy or a Limit. "
         "Or read them from a document of rules: its path, or the URL of its source.",
     )(function)
 
@@ -112,11 +115,16 @@ def question_of(endpoint: str, rates: Sequence[str], rules: str | None, subject:
     """Return an endpoint with the policy of --limit or --rules. A document has limits by subject."""
     if rates and rules:
         raise click.UsageError("--limit and --rules both give the limits: give one of them")
-    if rates:
-        return Question(endpoint, Policy(endpoint, rates))
     if rules is None:
-        return Question(endpoint, None)
+        return _question_by_rates(endpoint, rates)
     return _question_by_document(endpoint, rules, subject) if _is_document(rules) else _question_by_rules(endpoint, rules)
+
+
+def _question_by_rates(endpoint: str, rates: Sequence[str]) -> Question:
+    """Return an endpoint with the limits of --limit. A method before its path is in their names, as FastAPI counts them."""
+    method, path = split_method(endpoint, "the endpoint") if _METHOD_AND_PATH(endpoint) else (None, endpoint)
+    policy = Policy(path, rates) if rates else None
+    return Question(path, policy and qualified(policy, by_operation([method]) if method else ""))
 
 
 def policy_of(question: Question) -> Policy:
@@ -128,15 +136,13 @@ def policy_of(question: Question) -> Policy:
 
 def load_rules(where: str) -> Any:
     """Return what --rules names: Rules, or whatever limits of one endpoint can be made of."""
-    module, _, name = where.partition(":")
-    sys.path.insert(0, "")
-    try:
-        value = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise click.UsageError(f"--rules {where!r} cannot be imported: {error}") from None
-    finally:
-        sys.path.remove("")
-    return Rules(value) if isinstance(value, Mapping) else value
+    value = imported(where, f"--rules {where!r}")
+    if isinstance(value, Mapping):
+        return Rules(value)
+    if isinstance(value, Rules | Policy | Limit | str | Iterable):
+        return value
+    lines = listed(value)
+    return value if lines is None else ListedRules(lines)
 
 
 def rule_of(rules: Rules, endpoint: str) -> Rule | None:

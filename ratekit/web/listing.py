@@ -9,6 +9,7 @@ from ratekit.core.limits import Limit
 from ratekit.web.table import Rule
 
 COLUMNS = ("route", "methods", "limits", "by", "counted under", "declared by")
+_BETWEEN = ", "
 UNKNOWN = "asked for each request"  # limits that a callable answers
 
 
@@ -24,8 +25,13 @@ class ListedLimit(NamedTuple):
 
 
 def limit_texts(limits: Iterable[Limit]) -> str:
-    """Return limits in one text."""
-    return ", ".join(dict.fromkeys(map(str, limits)))
+    """Return limits in one text, which split_texts takes apart again."""
+    return _BETWEEN.join(dict.fromkeys(map(str, limits)))
+
+
+def split_texts(texts: str) -> list[str]:
+    """Return each of the limits in a text."""
+    return texts.split(_BETWEEN)
 
 
 def listed_rules(route: str, methods: Sequence[str], rules: Iterable[Rule], by: str, where: str) -> list[ListedLimit]:

@@ -1,0 +1,63 @@
+"""Applications that the command line imports, and the limits that they declare."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Sequence
+from importlib.metadata import entry_points
+from typing import Any
+
+import click
+
+from ratekit.core.limits import Limit, Policy
+from ratekit.web.listing import UNKNOWN, ListedLimit, split_texts
+from ratekit.web.table import Rule, Rules
+
+GROUP = "ratekit.limits"  # entry points: functions of an application that answer its limits, None if it is not theirs
+
+
+def imported(where: str, told: str) -> Any:
+    """Return what MODULE:NAME names; told is how an error calls it."""
+    module, _, name = where.partition(":")
+    sys.path.insert(0, "")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise click.UsageError(f"{told} cannot be imported: {error}") from None
+    finally:
+        sys.path.remove("")
+
+
+def kinds() -> str:
+    """Return the names of the frameworks whose applications are known."""
+    return ", ".join(sorted(entry.name for entry in entry_points(group=GROUP)))
+
+
+def listed(application: Any) -> Sequence[ListedLimit] | None:
+    """Return the limits of an application, None if no front knows its framework."""
+    for entry in entry_points(group=GROUP):
+        try:
+            found: Sequence[ListedLimit] | None = entry.load()(application)
+        except ImportError:  # the framework of this one is not installed
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+class ListedRules(Rules):
+    """Finds the limits of an application by what they are counted under."""
+
+    def __init__(self, lines: Iterable[ListedLimit]) -> None:
+        super().__init__()
+        self._lines = list(lines)
+
+    def at(self, method: str, path: str) -> Rule | None:
+        """Return the limits of an endpoint in one policy, None if nothing declares any; no policy if they are asked for."""
+        lines = [line for line in self._lines if line.endpoint == path and method in line.methods.split() and line.limits]
+        if not lines:
+            return None
+        texts = [text for line in lines if line.limits != UNKNOWN for text in split_texts(line.limits or "")]
+        limits = {limit.name: limit for limit in map(Limit.parse, texts)}
+        return Rule(endpoint=path, policy=Policy(path, limits.values()) if limits else None)
