@@ -8,7 +8,16 @@ if client.check("GET:/orders", "user:42").allowed: ...
 
 from __future__ import annotations
 
-from ratekit.client.answers import Answer, Check
-from ratekit.client.clients import AsyncRateKitClient, RateKitClient, ServiceError
+from ratekit.core.errors import MissingExtraError
 
-__all__ = ["Answer", "AsyncRateKitClient", "Check", "RateKitClient", "ServiceError"]
+try:
+    import httpx2  # noqa: F401 - told here, in one sentence
+except ImportError:
+    raise MissingExtraError("ratekit.client", "client") from None
+
+from ratekit.client.answers import Answer, Check, LimitState
+from ratekit.client.clients import AsyncRateKitClient, RateKitClient
+from ratekit.client.flows import ServiceError
+from ratekit.client.reservations import Reservation
+
+__all__ = ["Answer", "AsyncRateKitClient", "Check", "LimitState", "RateKitClient", "Reservation", "ServiceError"]

@@ -8,19 +8,37 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
+from ratekit.core.protocol import CostGiven
+
+Anchor = int | datetime.date | None
+
 
 class Check(NamedTuple):
     """One check of a batch."""
 
     resource: str
     subject: str
-    cost: int = 1
+    cost: CostGiven = 1  # a number, or one for each unit
     plan_id: str | None = None
+    share: float | None = None  # of each capacity that it may use
+    anchor: Anchor = None  # from when periods of calendars are counted
 
     def as_body(self) -> dict[str, Any]:
         """Return the check as the service reads it."""
-        body = {"resource": self.resource, "subject": self.subject, "cost": self.cost}
-        return body if self.plan_id is None else body | {"plan_id": self.plan_id}
+        return body_of(**self._asdict())
+
+
+class LimitState(NamedTuple):
+    """What one limit of a plan says."""
+
+    name: str
+    allowed: bool
+    limit: int
+    used: int
+    remaining: int
+    reset_at: float
+    shadow: bool
+    unit: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +59,15 @@ class Answer:
     degraded: str | None = None
     slot: str | None = None
     would_refuse: bool = False
+    limits: tuple[LimitState, ...] = ()  # of a plan that has several limits, or units
+    repeated: bool = False  # a reservation was made, or settled, before: nothing has changed
+
+
+def body_of(**fields: Any) -> dict[str, Any]:
+    """Return what the service is asked, without what is not given."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    anchor = given.get("anchor")
+    return given | ({"anchor": anchor.isoformat()} if isinstance(anchor, datetime.date) else {})
 
 
 def answer_of(body: Mapping[str, Any]) -> Answer:
@@ -58,6 +85,8 @@ def answer_of(body: Mapping[str, Any]) -> Answer:
         degraded=body.get("degraded"),
         slot=body.get("slot"),
         would_refuse=body.get("would_refuse", False),
+        limits=tuple(LimitState(*(limit.get(name) for name in LimitState._fields)) for limit in body.get("limits") or ()),
+        repeated=body.get("repeated", False),
     )
 
 

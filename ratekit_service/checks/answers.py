@@ -170,7 +170,9 @@ def reservation_answer(decision: Decision, settles: str | None = None, estimate:
     """Return the body of an answer about a reservation: with an id that settles it, if there is something to settle."""
     shown = check_answer(decision)
     answer = ReservationAnswer(*(getattr(shown, name) for name in CheckAnswer.__struct_fields__))
-    answer.id, answer.estimate = settles, None if settles is None else estimate
+    if settles is not None:
+        answer.id, answer.estimate = settles, estimate
+        answer.slot = settles if decision.target.plan.policy.has_slots else None
     answer.repeated = decision.result is not None and decision.result.repeated
     return answer
 

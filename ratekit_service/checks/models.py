@@ -155,7 +155,7 @@ class CheckAnswer(BaseModel):
 class ReservationAnswer(CheckAnswer):
     """What became of a reservation."""
 
-    id: str | None = Field(None, description="That settles it; the slot, too, if the plan has a concurrency limit.")
+    id: str | None = Field(None, description="That settles it; if the plan has a concurrency limit, it is the slot, too.")
     estimate: Cost | None = Field(None, description="What was reserved, by unit if the plan has units; 0 if not known.")
     repeated: bool = Field(default=False, description="It was reserved, or settled, before: nothing changes.")
 
