@@ -22,7 +22,7 @@ from typing import Any
 FOLDER = Path(__file__).parent
 sys.path[:0] = [str(FOLDER), str(FOLDER.parents[1])]
 
-from report import publish, table  # noqa: E402
+from report import publish, short_table, table  # noqa: E402
 
 from benchmarks.server import free_port, start_server, stop_server, web_server, wheel_server  # noqa: E402
 
@@ -130,12 +130,15 @@ def surge(plan: Plan) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--short", action="store_true", help="a few seconds, for the tests; nothing is written")
-    is_short = parser.parse_args().short
-    found = surge(SHORT if is_short else FULL)
-    if not is_short:
+    parser.add_argument("--short", action="store_true", help="a look of some seconds; nothing is written")
+    parser.add_argument("--json", action="store_true", help="print all figures as JSON, in place of a table")
+    given = parser.parse_args()
+    found = surge(SHORT if given.short else FULL)
+    if not given.short:
         publish(found, FOLDER)
-    print(json.dumps(found) if is_short else table(found))
+    print(json.dumps(found) if given.json else short_table(found) if given.short else table(found))
+    if given.short and not given.json:
+        print(f"\nA look of {SHORT.seconds:.0f} s each. `make surge` runs the whole, and compares it with its targets.")
 
 
 if __name__ == "__main__":

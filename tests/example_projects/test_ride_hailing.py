@@ -28,7 +28,7 @@ report = module("report")
 
 def test_limits_keep_the_surplus_of_riders_away_from_the_matching_service():
     finished = subprocess.run(
-        [sys.executable, "surge.py", "--short"], cwd=FOLDER, capture_output=True, text=True, check=False
+        [sys.executable, "surge.py", "--short", "--json"], cwd=FOLDER, capture_output=True, text=True, check=False
     )
     assert finished.returncode == 0, finished.stderr
     found = json.loads(finished.stdout)
@@ -41,6 +41,7 @@ def test_limits_keep_the_surplus_of_riders_away_from_the_matching_service():
     assert after["fair_share"]["riders"] == found["plan"]["riders"]
     assert after["fair_share"]["least"] > 0
     assert "p99 of served" in report.table(found)
+    assert f"{found['plan']['riders']} riders" in report.short_table(found)
 
 
 @pytest.fixture
