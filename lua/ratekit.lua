@@ -15,14 +15,16 @@ KEYS, for each request, in order:
 ARGV
   version           of this protocol: "2"; "2@<us>" decides by that time instead of the server's
   for each request, until ARGV ends:
-    operation       check, take, peek, charge, refund, reserve, settle, acquire, renew, release or reset; perhaps with
-                    "@d" and a random number in [0, 1) after it, if one of its limits is soft; with "@s" and a fraction
+    operation       check, take, peek, charge, refund, return, reserve, settle, acquire, renew, release or reset; perhaps
+                    with "@d" and a random number in [0, 1) after it, if one of its limits is soft; with "@s" and a fraction
                     of each capacity that the request may use; with "@c", if a reserve may get less than its cost
     cost            how much it spends from each limit; or a list such as "1,800,120", and each limit has a position in it;
-                    for settle, what the request has cost in the end
+                    for settle, what the request has cost in the end; for return, what a check has spent
     id              of the slot or the reservation; only for acquire, renew, release, reserve and settle
     hold_ms         for how long the record of a reservation is kept; only for reserve and settle
     known           the cost of the reservation if the answer to its reserve has arrived, else 0; only for settle
+    age_us          how long ago the answer to the check arrived; only for return
+    resets          what the check has answered as reset_us of each limit, separated by commas; only for return
     for each limit of its policy (or, instead of them all, "-<position>": where they stand in an earlier request):
       flags         1 another limit follows + 2 brings an override key + 4 is not its policy's first, and has the
                     override of the limit before unless it brings one + 8 its policy is not plain + 16 aligned
@@ -55,6 +57,7 @@ A settle gives back to the window in which the reserve has spent, as far as that
 current one what the request has cost beyond its estimate. Only the first settle of an id counts, and a reserve that comes
 again, or after its settle, spends nothing. Without a record nothing is given back: the reserve was never sent, or was
 refused, or is long ago. So it is with a record for another number of limits or costs: the policy has changed since.
+A return gives back what a check has spent, without a record: the answer's age and its resets tell in which window that was.
 
 Reply, one flat list; for each request:
   message         only if the server failed it: the error, a string; no limit follows and nothing was spent
@@ -78,7 +81,7 @@ Contents
     part(name)        the general path, which decides any request: general, parse, decide, report
                       its steps: read, judge, adjust, skip, restore
                       special requests (reserve, settle, take, a draw, a share): is_special, special, run_special, share,
-                      clamp, move, keep, report_taken
+                      clamp, move, give_since, keep, report_taken
                       for both paths: expire, open, calendar, overrides, override, fit, costs
                       the fast path of reservations by plain policies: reserve, settle
   check             the fast path: decides checks by plain policies
@@ -921,6 +924,7 @@ local function library(first_name)
           or operation == "renew"
           or operation == "release"
           or operation == "settle"
+          or operation == "return"
           or operation == "repeat"
       end
     end
@@ -934,6 +938,8 @@ local function library(first_name)
         limit.amount = 0
         if operation == "settle" then
           part("move")(limit, cost)
+        elseif operation == "return" then
+          part("give_since")(limit, cost)
         elseif operation == "repeat" then
           limit.changed = (limit.changed or 0) + 64
         elseif operation == "renew" or operation == "release" then
@@ -1074,7 +1080,11 @@ local function library(first_name)
     -- Returns whether a request brings more than its operation, its cost and a slot.
     if name == "is_special" then
       return function(operation)
-        return operation == "reserve" or operation == "settle" or operation == "take" or string.find(operation, "@", 1, true)
+        return operation == "reserve"
+          or operation == "settle"
+          or operation == "take"
+          or operation == "return"
+          or string.find(operation, "@", 1, true)
       end
     end
 
@@ -1097,6 +1107,8 @@ local function library(first_name)
         end
         if operation == "settle" then
           request.known, request.policy_at = ARGV[at + 4], at + 5
+        elseif operation == "return" then
+          request.at_us, request.resets, request.policy_at = now_us - ARGV[at + 2], part("costs")(ARGV[at + 3]), at + 4
         end
         return request
       end
@@ -1124,6 +1136,8 @@ local function library(first_name)
           local has_receipts = state[1] and fits(limit, costs, state)
           special.estimate = part("costs")(has_receipts and state[1] or special.known)
           special.receipts = part("costs")(has_receipts and state[2] or "")
+          special.index = 0
+        elseif operation == "return" then
           special.index = 0
         elseif special.clamps then
           return operation == "take" and "check" or operation, part("clamp")(limit, key, costs, id)
@@ -1191,6 +1205,55 @@ local function library(first_name)
         elseif receipt and receipt ~= "-" and cost < estimate then
           local _, _, _, _, give = algorithm(limit.algorithm, true)
           limit.amount = -give(limit, receipt, estimate, estimate - cost)
+        end
+      end
+    end
+
+    -- Finds what a return gives back. The answer to the check may have been under way for a while, as this request was: so
+    -- at_us, when it arrived, is later than the check was decided, and a window found by it ends later than it does. The
+    -- next window ends a whole window later at least. Of entries in a log the oldest that may be meant is taken: what stays
+    -- counts for longer.
+    if name == "give_since" then
+      local function is_near(found_us, end_us, length_us)
+        return found_us > end_us - length_us / 8 and found_us < end_us + length_us / 2
+      end
+
+      local function log_receipt(limit, cost)
+        local from, to = string.format("%.0f", special.at_us - 250000), string.format("%.0f", special.at_us + 50000)
+        local entries = expect(redis.pcall("ZRANGEBYSCORE", limit.key, from, to, "WITHSCORES", "LIMIT", 0, 256))
+        for index = 1, #entries, 2 do
+          if tonumber(string.match(entries[index], ":(%d+)$")) == cost then
+            return string.format("%.0f", entries[index + 1])
+          end
+        end
+      end
+
+      local function receipt_of(limit, cost, found_us)
+        local left_us, length_us = limit.left_us or limit.reset_us, limit.length_us
+        if limit.algorithm == "sliding_window_log" then
+          return log_receipt(limit, cost)
+        elseif is_near(found_us, now_us + left_us, length_us) then
+          return string.format("%.0f", now_us + left_us)
+        elseif limit.left_us and is_near(found_us, now_us + left_us - length_us, length_us) then
+          return string.format("%.0f", now_us + left_us - length_us)
+        end
+      end
+
+      return function(limit, cost)
+        special.index = special.index + 1
+        limit.changed = limit.changed or 0 -- what is noted in the limit is for this request only
+        local found_us = special.at_us + special.resets[special.index]
+        if limit.unlimited or limit.clamped or limit.algorithm == "concurrency" or cost == 0 then
+          return
+        elseif limit.algorithm == "token_bucket" then
+          limit.is_giving = true
+          limit.amount = -math.max(math.min(cost, limit.used, (found_us - now_us) * limit.max / limit.window_us), 0)
+          return
+        end
+        local receipt = receipt_of(limit, cost, found_us)
+        if receipt then
+          local _, _, _, _, give = algorithm(limit.algorithm, true)
+          limit.amount = -give(limit, receipt, cost, cost)
         end
       end
     end

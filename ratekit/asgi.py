@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from ratekit.admin.fleet_mode import follow
 from ratekit.core.errors import RatekitError
+from ratekit.core.headers import RawLine
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import AsyncRateLimiter, shielded
 from ratekit.stores.contract import AsyncStoreGiven
 from ratekit.web.answers import ANSWERED, ErrorResponse, ResponseWriter
-from ratekit.web.decide import Group, Ledger, give_back, hold_slots, refusal_of, refuse, release, releases_of
+from ratekit.web.charging import ResponseHead
+from ratekit.web.decide import Group, Ledger, give_back, hold_slots, refusal_of, refuse, releases_of
 from ratekit.web.drivers import arun
 from ratekit.web.fast_path import decide_request
 from ratekit.web.identity import KeyFunction, body_too_long
 from ratekit.web.options import MiddlewareKeywords, MiddlewareOptions, RuleKeywords, split_arguments
 from ratekit.web.requests import AsgiRequest, asgi_path, asgi_peer
+from ratekit.web.settling import conclude, fail, finish
 from ratekit.web.table import Rule
 
 if TYPE_CHECKING:
@@ -106,7 +109,7 @@ class RateLimitMiddleware:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, ledger: Ledger) -> None:
         """Let the application answer a request, and answer what its own use of a limiter has raised."""
-        if ledger.has_slots:
+        if ledger.is_held:
             hold_slots(ledger, self.limiter)
         sender = Sender(send, ledger, self.options.writer, self)
         try:
@@ -114,12 +117,13 @@ class RateLimitMiddleware:
                 await self.app(scope, receive, sender)
             except Exception as raised:
                 if not sender.leaves(raised):
+                    fail(ledger)
                     raise
             if sender.error is not None:
                 await send_response(await self._refusal(sender.error, ledger), scope, None, send)
         finally:
-            if ledger.has_slots:  # all of them, even if the request is cancelled meanwhile
-                await shielded(arun(release(ledger, self.limiter.store.place), self.limiter))
+            if ledger.is_held:  # after the last byte, and even if the request is cancelled meanwhile
+                await shielded(arun(finish(ledger, self.limiter.store.place), self.limiter))
 
     async def _refusal(self, error: RatekitError, ledger: Ledger) -> ErrorResponse:
         """Return the response to an error that the application's own use of a limiter has raised."""
@@ -221,7 +225,10 @@ class Sender:
         if status == 500 and not self.has_started and self.leaves(sys.exc_info()[1]):
             return _nothing()
         self.has_started = True
-        lines = ledger.write_headers(self._writer, message.get("headers", ()), refused=status == 429)
+        lines = message.get("headers", ())
+        if ledger.is_held:
+            lines = _concluded(ledger, status, lines)
+        lines = ledger.write_headers(self._writer, lines, refused=status == 429)
         message = {**message, "headers": lines}  # some applications send the same one again
         if ledger.is_refused and self._front is not None:
             return self._send_after_giving_back(message)
@@ -233,6 +240,14 @@ class Sender:
 
 
 async def _nothing() -> None: ...
+
+
+def _concluded(ledger: Ledger, status: Any, lines: Iterable[RawLine]) -> Iterable[RawLine]:
+    """Take note of how a request has ended, and return the response's lines without those that are hidden."""
+    lines = list(lines)
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in lines}
+    hidden = conclude(ledger, ResponseHead(status, headers))
+    return [line for line in lines if line[0].decode("latin-1").lower() not in hidden] if hidden else lines
 
 
 async def read_body(receive: Receive, most: int) -> tuple[bytes | None, Receive]:

@@ -17,11 +17,13 @@ from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import RateLimiter
 from ratekit.stores.contract import StoreGiven
 from ratekit.web.answers import ANSWERED, ErrorResponse
-from ratekit.web.decide import Ledger, Verdict, decide, give_back, hold_slots, refusal_of, refuse, release, releases_of
+from ratekit.web.charging import ResponseHead
+from ratekit.web.decide import Ledger, Verdict, decide, give_back, hold_slots, refusal_of, refuse, releases_of
 from ratekit.web.drivers import run
 from ratekit.web.identity import KeyFunction, body_too_long
 from ratekit.web.options import MiddlewareKeywords, MiddlewareOptions, RuleKeywords, split_arguments
 from ratekit.web.requests import MOST_DIGITS, WsgiRequest
+from ratekit.web.settling import conclude, fail, finish
 from ratekit.web.table import Rule
 
 if TYPE_CHECKING:
@@ -86,21 +88,24 @@ class RateLimitMiddleware:
             raise
 
     def _pass_on(self, environ: Environ, start_response: StartResponse, ledger: Ledger) -> Iterable[bytes]:
-        if ledger.has_slots:
+        if ledger.is_held:
             hold_slots(ledger, self.limiter)
         starter = Starter(start_response, ledger, self)
         try:
             body = self.app(environ, starter)
         except ANSWERED as error:
             if starter.has_started:
-                self._release(ledger)
+                fail(ledger)
+                self._finish(ledger)
                 raise
             return self.answer(error)(environ, start_response)
-        except BaseException:
-            self._release(ledger)
+        except BaseException as error:
+            if isinstance(error, Exception):
+                fail(ledger)
+            self._finish(ledger)
             raise
-        # From here on, the server closes the response, and that frees the slots.
-        return Response(body, lambda: self._release(ledger)) if ledger.has_slots else body
+        # From here on, the server closes the response, and that ends what is held for the request.
+        return Response(body, ledger, self._finish) if ledger.is_held else body
 
     def answer(self, error: RatekitError) -> App:
         """Return a WSGI application that answers the error of a limiter which the application has called itself."""
@@ -116,9 +121,9 @@ class RateLimitMiddleware:
         """Give back what was spent for a request that the application behind has refused by a limit of its own."""
         run(give_back(ledger, self.limiter.store.place), self.limiter)
 
-    def _release(self, ledger: Ledger) -> None:
-        if ledger.has_slots:
-            run(release(ledger, self.limiter.store.place), self.limiter)
+    def _finish(self, ledger: Ledger) -> None:
+        if ledger.is_held:
+            run(finish(ledger, self.limiter.store.place), self.limiter)
 
 
 class RuleMiddleware(RateLimitMiddleware):
@@ -178,23 +183,28 @@ def results_in(environ: Environ) -> list[RateLimitResult]:
 
 
 class Response:
-    """The application's response, which frees slots when the server has closed it."""
+    """The application's response. What is held for the request ends when the server has closed it, after the last byte."""
 
-    def __init__(self, body: Iterable[bytes], release: Callable[[], None]) -> None:
+    def __init__(self, body: Iterable[bytes], ledger: Ledger, finish: Callable[[Ledger], None]) -> None:
         self._body = body
-        self._release = release
+        self._ledger = ledger
+        self._finish = finish
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self._body)
+        try:
+            yield from self._body
+        except Exception:
+            fail(self._ledger)
+            raise
 
     def close(self) -> None:
-        """Close the application's response, then free the slots."""
+        """Close the application's response, then end what is held for the request."""
         try:
             close = getattr(self._body, "close", None)
             if close is not None:
                 close()
         finally:
-            self._release()
+            self._finish(self._ledger)
 
 
 class Starter:
@@ -212,12 +222,21 @@ class Starter:
         if status.startswith("500") and isinstance(error, ANSWERED) and not self.has_started:
             raise error
         self.has_started = True
+        if self._ledger.is_held:
+            lines = _concluded(self._ledger, status, lines)
         added = self._front.options.writer.lines(self._ledger.results, refused=status.startswith("429"))
         names = {name.lower() for name in added}
         kept = [(name, value) for name, value in lines if name.lower() not in names]
         if self._ledger.is_refused:
             self._front.give_back(self._ledger)
         return self._start_response(status, kept + list(added.items()), *more)
+
+
+def _concluded(ledger: Ledger, status: str, lines: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Take note of how a request has ended, and return the response's lines without those that are hidden."""
+    headers = {name.lower(): value for name, value in lines}
+    hidden = conclude(ledger, ResponseHead(int(status[:3]), headers))
+    return [line for line in lines if line[0].lower() not in hidden]
 
 
 def read_body(environ: Environ, most: int) -> bytes | None:

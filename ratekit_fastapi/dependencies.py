@@ -16,7 +16,7 @@ from ratekit.core.errors import ConfigurationError
 from ratekit.core.limit_names import qualified, with_cost
 from ratekit.core.limits import Limit, Policy
 from ratekit.core.modes import RateLimitMode, weakest
-from ratekit.core.protocol import encode_keys
+from ratekit.core.protocol import CostGiven, encode_keys
 from ratekit.web.arguments import (
     check_endpoint,
     checked_block,
@@ -223,7 +223,7 @@ class RateLimiterDependency(RateLimiterMark):
         settings: Settings,
         mode: RateLimitMode,
         asked: Policy | None = None,
-        cost: int | None = None,
+        cost: CostGiven | None = None,
     ) -> Check | None:
         """Return what there is to decide about a request, where nothing has to be awaited for it any more."""
         policy = self.policy_for(request) if asked is None else asked
@@ -260,7 +260,7 @@ class RateLimiterDependency(RateLimiterMark):
         by = self._key_function
         return by if by is not None and by.looks_into_body(_front_request(request)) else None
 
-    async def cost_for(self, request: HTTPConnection) -> int:
+    async def cost_for(self, request: HTTPConnection) -> CostGiven:
         """Return what a request costs."""
         cost = self.cost(request) if callable(self.cost) else self.cost
         return cost_of(await cost if inspect.isawaitable(cost) else cost, request)

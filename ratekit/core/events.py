@@ -181,6 +181,20 @@ class Settlement(NamedTuple):
         return keys.parse_state_key(self.prefix, self.call.state_keys[0]).subject
 
 
+class Unsettled(NamedTuple):
+    """A reservation that the store could not settle: its estimate stays until its window ends."""
+
+    call: Call
+    prefix: str
+    reason: str  # in one word
+
+    @property
+    def policy(self) -> str:
+        """The policy of its first limit; the limit's endpoint if the policy has no name."""
+        name = self.call.compiled.rows[0].policy
+        return keys.parse_state_key(self.prefix, self.call.state_keys[0]).endpoint if name == UNNAMED_POLICY else name
+
+
 class StoreChange(NamedTuple):
     """A change of a store's state."""
 
@@ -262,6 +276,7 @@ class Hook(Generic[Event]):
 
 decisions: Hook[Decision] = Hook()
 settlements: Hook[Settlement] = Hook()
+unsettled: Hook[Unsettled] = Hook()
 store_changes: Hook[StoreChange] = Hook()
 unlimited: Hook[Unlimited] = Hook()
 losses: Hook[Loss] = Hook()
@@ -280,6 +295,11 @@ def on_settlement(listener: Callable[[Settlement], object]) -> Remove:
     What was reserved and what it has cost tell which estimate would have been better.
     """
     return settlements.add(listener)
+
+
+def on_unsettled(listener: Callable[[Unsettled], object]) -> Remove:
+    """Call a listener with each reservation that the store could not settle. Returns a function that removes it."""
+    return unsettled.add(listener)
 
 
 def on_store_change(listener: Callable[[StoreChange], object]) -> Remove:
@@ -330,6 +350,12 @@ def notify_settlement(call: Call, result: RateLimitResult, prefix: str) -> None:
     """Notify the listeners of a settle, unless it was one that came again."""
     if settlements.listeners and call.operation == Operation.SETTLE and not result.repeated:
         settlements.notify(Settlement(call, result, prefix))
+
+
+def notify_unsettled(call: Call, prefix: str, reason: str) -> None:
+    """Notify the listeners of a call that the store did not run, if it was a settle."""
+    if unsettled.listeners and call.operation == Operation.SETTLE:
+        unsettled.notify(Unsettled(call, prefix, reason))
 
 
 def notify_store_change(store: str, state: StoreState, reason: str = "") -> None:

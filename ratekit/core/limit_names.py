@@ -13,13 +13,13 @@ A name is made of its own declaration alone: no other route changes it, and no r
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from types import CodeType
 from typing import Any
 
-from ratekit.core.limits import Limit, Policy
+from ratekit.core.limits import REQUESTS, Limit, Policy
 
 OPTIONS = "options"  # the qualifier of a preflight, where no method is declared
 _SIMPLE = (int, float, str, bytes, bool, type(None))
@@ -39,13 +39,13 @@ def _with_cost(policy: Policy, qualifier: str) -> Policy:
     return Policy(policy.name, limits)
 
 
-def with_cost(policy: Policy, cost: int | Callable[[Any], Any]) -> Policy:
+def with_cost(policy: Policy, cost: int | Mapping[str, int] | Callable[[Any], Any]) -> Policy:
     """Return the policy of a limiter with a cost of its own: requests and units are never counted in one counter.
 
     A limit that has a name keeps it, so that limiters of different costs can share a budget. A cost of 0 only looks, and a
-    slot costs 1.
+    slot costs 1. Where a limit says its unit, a counter cannot have two meanings.
     """
-    if cost in (0, 1) or policy.has_slots:
+    if cost in (0, 1) or policy.has_slots or isinstance(cost, Mapping) or policy.units != (REQUESTS,):
         return policy
     return _with_cost(policy, f"cost-{cost if isinstance(cost, int) else _callable_name(cost)}")
 

@@ -45,6 +45,7 @@ class Operation(StrEnum):
     PEEK = "peek"
     CHARGE = "charge"
     REFUND = "refund"
+    RETURN = "return"
     RESERVE = "reserve"
     SETTLE = "settle"
     ACQUIRE = "acquire"
@@ -68,6 +69,8 @@ class Extra(NamedTuple):
     clamps: bool = False  # whether a reserve may get less than its cost
     hold_ms: int = 0  # for how long a reservation can be settled
     known: Cost = 0  # what was reserved, as far as the settling side knows
+    age_us: int = 0  # how long ago the check was answered whose cost is returned
+    resets: tuple[int, ...] = ()  # what it was answered as reset_us of each limit
 
 
 class Call(NamedTuple):
@@ -298,6 +301,16 @@ def only(call: Call, indexes: Sequence[int], operation: str) -> Call:
     return call._replace(compiled=plan, keys=tuple(names), operation=operation, slot=slot, extra=None)
 
 
+def returned(call: Call, indexes: Sequence[int], figures: Sequence[int], age: float) -> Call:
+    """Make the call that gives back what a check has spent in some counters, to the windows in which that was.
+
+    figures are its answer, which arrived age seconds ago.
+    """
+    resets = tuple(figures[index * FIGURES + 5] for index in indexes)
+    extra = Extra(age_us=max(round(age * 1_000_000), 0), resets=resets)
+    return only(call, indexes, Operation.RETURN)._replace(extra=extra)
+
+
 def without_overrides(call: Call, limits: tuple[Limit, ...] | None = None) -> Call:
     """Make the same call without overrides, perhaps with another limit in place of each."""
     plan = with_limits(call.compiled, call.compiled.limits if limits is None else limits)
@@ -339,14 +352,22 @@ def pack(calls: Sequence[Call], clock_us: int = 0) -> tuple[list[bytes], list[It
         items += (operation, cost if type(cost) is int else cost_item(cost))
         if slot is not None:
             items.append(slot)
-        if extra is not None and extra.hold_ms:
-            items += (extra.hold_ms,) if call.operation == Operation.RESERVE else (extra.hold_ms, cost_item(extra.known))
+        if extra is not None:
+            items += _extra_items(call.operation, extra)
         position = positions.setdefault(plan.items, len(items) + 1)
         if position > len(items):
             items += plan.items
         else:
             items.append(-position)
     return names, items
+
+
+def _extra_items(operation: str, extra: Extra) -> tuple[Item, ...]:
+    if operation == Operation.RETURN:
+        return (extra.age_us, cost_item(extra.resets))
+    if not extra.hold_ms:
+        return ()
+    return (extra.hold_ms,) if operation == Operation.RESERVE else (extra.hold_ms, cost_item(extra.known))
 
 
 def _operation_item(operation: str, draw: float | None, extra: Extra | None) -> str:

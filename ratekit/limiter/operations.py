@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypedDict, Type
 from ratekit import stores
 from ratekit.core.compiled import as_policy
 from ratekit.core.errors import ConfigurationError, RateLimitUnavailable
-from ratekit.core.events import notify_decision
+from ratekit.core.events import notify_decision, notify_settlement, notify_unsettled
 from ratekit.core.keys import DEFAULT_PREFIX, check_prefix
 from ratekit.core.lazy_log import Logger
 from ratekit.core.limits import Limit, Policy
@@ -312,14 +312,19 @@ class Operations(ABC, Generic[Answer, StoreKind, Given]):
             forget_given_back(call)
             if isinstance(answer, str):
                 _log.warning("what a request had spent could not be given back: %s", answer)
-            elif self._learns:
+                notify_unsettled(call, self.prefix, outage_in(answer).outage.reason)
+                continue
+            if self._learns:
                 self._learn(call, answer)
+            if call.operation == Operation.SETTLE:
+                notify_settlement(call, decode(call, answer), self.prefix)
 
     def _give_back_without_store(self, batch: Sequence[Call], outage: Outage) -> None:
         """Give back what the local fallback has counted; what the store has counted stays."""
         _log.warning("what a request had spent could not be given back: %s", outage)
         for call in batch:
             forget_given_back(call)  # it may have been given back all the same
+            notify_unsettled(call, self.prefix, outage.reason)
         if self._fallback.local is not None:
             for call in batch:
                 self._fallback.local.run(call)
@@ -364,6 +369,7 @@ class Operations(ABC, Generic[Answer, StoreKind, Given]):
     def without_store(self, call: Call, outage: Outage, mode: RateLimitMode, started: float) -> RateLimitResult:
         """Answer a call that the store could not decide."""
         forget_given_back(call)  # it may have run all the same
+        notify_unsettled(call, self.prefix, outage.reason)
         try:
             return decode(call, self._fallback.answer(call, outage), degraded=outage.reason)
         except RateLimitUnavailable:

@@ -14,7 +14,7 @@ from ratekit.core.protocol import CHECK, Call, Operation
 
 MOST_REFUSALS = 10_000
 LONGEST_US = 1_000_000  # for which a refusal is believed
-_LOOSENING = {Operation.REFUND, Operation.RESET, Operation.SETTLE}
+_LOOSENING = {Operation.REFUND, Operation.RETURN, Operation.RESET, Operation.SETTLE}
 # What was asked, and what the store has answered: the policy, the cost, the figures, when, and until when it is believed.
 _Kept = tuple[CompiledPolicy, int | tuple[int, ...], Sequence[int], int, int]
 

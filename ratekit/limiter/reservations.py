@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ratekit.core.errors import ConfigurationError
@@ -48,7 +48,7 @@ class Reservation:
 
     def __init__(self, bookings: Iterable[Booking], result: RateLimitResult, settled_by: str = "") -> None:
         self._bookings = tuple(bookings)
-        self.id = str(self._bookings[0].call.slot)
+        self.id = str(self._bookings[0].call.slot) if self._bookings else ""  # "": the request is not limited
         self.result = result
         self._actual: dict[str, int] = {}
         self._added: dict[str, int] = {}
@@ -86,14 +86,19 @@ class Reservation:
         for unit, number in self._checked("amount", amount, units).items():
             self._added[unit] = self._added.get(unit, 0) + number
 
+    @property
+    def costs(self) -> tuple[int, ...]:
+        """What the request has cost as far as it is known, one for each unit of each policy: what it would settle now."""
+        return tuple(cost for booking in self._bookings for cost in self._costs(booking))
+
     def fail(self) -> None:
-        """Take note that the request has raised an exception: what was reserved returns, unless something was added."""
+        """Take note that the request does not count, as with an exception: all returns, unless it was said what it cost."""
         self._has_failed = True
 
     def settlements(self) -> list[Call]:
         """End it, and return the calls that settle it: none if all that was reserved stays and no slot is held."""
         self._settled_by = "it was settled when its block ended"
-        calls = [_settlement(booking, self._costs(booking)) for booking in self._bookings]
+        calls = [settlement(booking.call, booking.result, self._costs(booking)) for booking in self._bookings]
         changes = [
             call
             for booking, call in zip(self._bookings, calls, strict=True)
@@ -121,20 +126,26 @@ class Reservation:
         known = list(dict.fromkeys(unit for part in self._parts for unit in part.units))
         given = dict(units)
         if number is not None:
-            if len(known) > 1:
-                raise ConfigurationError(f"{name} {number!r} says no unit, and the limits count {', '.join(known)}")
-            given[known[0]] = number
+            given[self._main_unit(name, number, known)] = number
         for unit, value in given.items():
-            if unit not in known:
+            if unit not in known and known:
                 raise ConfigurationError(f"unit {unit!r} of {name} is unknown: the limits count {', '.join(known)}")
             if type(value) is not int or not 0 <= value <= MOST_REQUESTS:
                 raise ConfigurationError(f"{name} {value!r} of {unit} is not a whole number between 0 and {MOST_REQUESTS}")
         return given
 
+    @staticmethod
+    def _main_unit(name: str, number: int, units: Sequence[str]) -> str:
+        """Return the unit of a number that says none: the only one, or the only one beside requests."""
+        others = [unit for unit in units if unit != REQUESTS] or [REQUESTS]
+        if len(others) > 1:
+            raise ConfigurationError(f"{name} {number!r} says no unit, and the limits count {', '.join(units)}")
+        return others[0]
 
-def _settlement(booking: Booking, costs: list[int]) -> Call:
-    call = booking.call
-    known: Cost = call.cost if booking.result.degraded is None else 0
+
+def settlement(call: Call, result: RateLimitResult, costs: Sequence[int]) -> Call:
+    """Return the call that settles a reserve, by what it has cost of each unit of each policy."""
+    known: Cost = call.cost if result.degraded is None else 0
     extra = Extra(hold_ms=call.extra.hold_ms if call.extra is not None else hold_ms(HOLD), known=known)
     cost: Cost = costs[0] if isinstance(call.cost, int) else tuple(costs)
     return call._replace(operation=Operation.SETTLE, cost=cost, extra=extra)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from ratekit.core import clock
 from ratekit.core.errors import RatekitError, UnusableRequestError
 from ratekit.core.modes import RateLimitMode, weakest
+from ratekit.core.protocol import CostGiven
 from ratekit.rules.compiled import DocumentRule
 from ratekit.rules.keys import CostReader, KeyFunctionError, subject_of_key
 from ratekit.rules.limits import Limits
@@ -156,7 +157,7 @@ def _loaded(by: KeyFunction, request: FrontRequest, load_body: LoadBody) -> Gene
         raise request.body_error
 
 
-def _cost(cost: CostReader, request: FrontRequest, load_body: LoadBody) -> Generator[Step, Any, int]:
+def _cost(cost: CostReader, request: FrontRequest, load_body: LoadBody) -> Generator[Step, Any, CostGiven]:
     yield from _loaded(cost.by, request, load_body)
     return cost_of(cost, request)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from ratekit.core import events
 from ratekit.core.errors import MissingExtraError
-from ratekit.core.events import Decision, Loss, Outcome, Remove, StoreChange, StoreState, Unlimited
+from ratekit.core.events import Decision, Loss, Outcome, Remove, StoreChange, StoreState, Unlimited, Unsettled
 from ratekit.telemetry.availability import Availability
 
 try:
@@ -33,6 +33,7 @@ def install(meter_provider: metrics.MeterProvider | None = None, *, spans: bool 
         events.on_decision(instruments.count_decision),
         events.on_store_change(instruments.count_change),
         events.on_unlimited(instruments.count_unlimited),
+        events.on_unsettled(instruments.count_unsettled),
         events.on_loss(instruments.count_loss),
     ]
     if spans:
@@ -54,6 +55,7 @@ class Instruments:
         )
         self._overrides = meter.create_counter("ratekit.override.hits", unit="{request}")
         self._unlimited = meter.create_counter("ratekit.unlimited", unit="{request}")
+        self._unsettled = meter.create_counter("ratekit.unsettled", unit="{reservation}")
         self._lost = meter.create_counter("ratekit.lost_records", unit="{record}")
         self._changes = meter.create_counter("ratekit.store.changes", unit="{change}")
 
@@ -68,6 +70,10 @@ class Instruments:
     def count_unlimited(self, unlimited: Unlimited) -> None:
         """Count a request that was not limited, as nobody could be named for it."""
         self._unlimited.add(1, {"ratekit.endpoint": unlimited.endpoint})
+
+    def count_unsettled(self, unsettled: Unsettled) -> None:
+        """Count a reservation that could not be settled."""
+        self._unsettled.add(1, {"ratekit.policy": unsettled.policy, "error.type": unsettled.reason})
 
     def count_loss(self, loss: Loss) -> None:
         """Count records that were dropped."""

@@ -23,6 +23,7 @@ from ratekit.core.events import (
     StoreChange,
     StoreState,
     Unlimited,
+    Unsettled,
 )
 
 try:
@@ -58,6 +59,9 @@ class Metrics:
         self._unlimited = counter(
             "ratekit_unlimited_total", "Requests not limited, as nobody could be named.", ["endpoint"], registry=registry
         )
+        self._unsettled = counter(
+            "ratekit_unsettled_total", "Reservations that could not be settled.", ["policy", "reason"], registry=registry
+        )
         self._lost = counter("ratekit_lost_records_total", "Records that were dropped.", ["what"], registry=registry)
         self._seconds = prometheus_client.Histogram(
             "ratekit_check_duration_seconds", "Duration of a check in seconds.", buckets=BUCKETS, registry=registry
@@ -79,6 +83,7 @@ class Metrics:
             events.on_decision(self.count_decision),
             events.on_store_change(self.note_state),
             events.on_unlimited(self.count_unlimited),
+            events.on_unsettled(self.count_unsettled),
             events.on_loss(self.count_loss),
             events.on_rules_change(self._rules.note_change),
             events.on_rule_lookups(self._rules.count_lookups),
@@ -102,6 +107,10 @@ class Metrics:
     def count_unlimited(self, unlimited: Unlimited) -> None:
         """Count a request that was not limited."""
         self._unlimited.labels(unlimited.endpoint).inc()
+
+    def count_unsettled(self, unsettled: Unsettled) -> None:
+        """Count a reservation that could not be settled."""
+        self._unsettled.labels(unsettled.policy, unsettled.reason).inc()
 
     def count_loss(self, loss: Loss) -> None:
         """Count records that were dropped."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -96,23 +96,28 @@ def blocking_mode(mode: RateLimitMode, *, block: bool) -> RateLimitMode:
     return mode if block or mode is not RateLimitMode.ON else RateLimitMode.MONITOR
 
 
-def checked_cost(cost: int | Callable[[Any], Any]) -> int | Callable[[Any], Any]:
-    """Return a cost as it was given, or raise ConfigurationError if it is neither a number nor a callable."""
-    if not callable(cost) and (type(cost) is not int or not 0 <= cost <= MOST_REQUESTS):
-        raise ConfigurationError(f"cost {cost!r} is neither a whole number of 0 or more nor a callable of the request")
-    return cost
+def checked_cost(cost: Any, name: str = "cost") -> Any:
+    """Return a cost as it was given, or raise ConfigurationError if it is no number, no numbers by unit, and no callable."""
+    numbers = [] if callable(cost) else list(cost.values()) if isinstance(cost, Mapping) else [cost]
+    if any(type(number) is not int or not 0 <= number <= MOST_REQUESTS for number in numbers) or cost == {}:
+        raise ConfigurationError(
+            f"{name} {cost!r} is neither a whole number of 0 or more, nor one for each unit, nor a callable of the request"
+        )
+    return dict(cost) if isinstance(cost, Mapping) else cost
 
 
-def cost_of(cost: int | Callable[[Any], Any], request: Any) -> int:
+def cost_of(cost: int | Mapping[str, int] | Callable[[Any], Any], request: Any) -> int | Mapping[str, int]:
     """Return the cost of a request. A number that cannot be spent refuses the request; another type is a bug."""
     try:
         value = cost(request) if callable(cost) else cost
     except ValueError as error:
         raise untold("what it costs", error) from None
-    if type(value) is not int:
-        raise wrong_type("cost", value, "an integer")
-    if not 0 <= value <= MOST_REQUESTS:
-        raise UnusableRequestError(f"the cost of the request is {value}, not a whole number of 0 to {MOST_REQUESTS}")
+    numbers = list(value.values()) if isinstance(value, Mapping) else [value]
+    for number in numbers:
+        if type(number) is not int:
+            raise wrong_type("cost", number, "an integer, or one for each unit")
+        if not 0 <= number <= MOST_REQUESTS:
+            raise UnusableRequestError(f"the cost of the request is {number}, not a whole number of 0 to {MOST_REQUESTS}")
     return value
 
 

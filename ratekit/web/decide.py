@@ -2,7 +2,7 @@
 
 A front turns its request into checks, groups them, and drives `decide`, a generator, by `web.drivers`. The verdict says
 whether the request passes. **A request that is refused has spent nothing**: checks that can be decided in one atomic call
-are, and what earlier calls of the same request have spent is given back.
+are, and what earlier calls of the same request have spent is given back, to the windows in which it was spent.
 
 Checks of one mode and one on_outage are one call of the script, whatever their subjects and costs; on a Redis Cluster one
 call a slot. Enforced checks come first, so that a monitored one never spends for a request that is refused.
@@ -17,20 +17,34 @@ from ratekit.core import clock
 from ratekit.core.errors import RatekitError, RateLimitExceeded
 from ratekit.core.figures import ADMITS, FIGURES
 from ratekit.core.headers import RawLine
-from ratekit.core.limits import Algorithm, Policy
+from ratekit.core.limits import REQUESTS, Algorithm, Policy
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.outages import OnOutage
-from ratekit.core.protocol import Call, Operation, decode, encode, merge, only, part_of, parts
+from ratekit.core.protocol import (
+    CHECK,
+    Call,
+    CostGiven,
+    Extra,
+    Operation,
+    decode,
+    encode,
+    merge,
+    only,
+    part_of,
+    parts,
+    returned,
+)
 from ratekit.core.results import RateLimitResult
 from ratekit.limiter.operations import new_slot
 from ratekit.limiter.renewal import Renewal
+from ratekit.limiter.reservations import HOLD, Booking, Part, Reservation, abandoned, hold_ms, settlement
 from ratekit.telemetry.datadog import tag_over_limit
 from ratekit.web.answers import ErrorResponse, ResponseWriter, error_response
+from ratekit.web.charging import Charging
 
 LEDGER = "ratekit.ledger"  # where a request's ledger is: in the ASGI scope, or in the WSGI environ
-_ON, _OFF = RateLimitMode.ON, RateLimitMode.OFF
-_LATE = 1.0  # seconds after which what was spent is not given back: its window may be over
-_MARGIN = 0.05  # seconds by which the server's clock and this one may differ in the length of a request
+_ON = RateLimitMode.ON
+_HOLD_MS = hold_ms(HOLD)
 
 
 class Check(NamedTuple):
@@ -41,6 +55,12 @@ class Check(NamedTuple):
     mode: RateLimitMode = _ON
     on_outage: OnOutage | None = None  # None: as the limiter does
     is_kept: bool = False  # spent even if the request is refused by another check
+    charging: Charging | None = None  # how it charges, if that is more than a cost
+
+    @property
+    def is_reserved(self) -> bool:
+        """Whether what it costs is settled when the response has ended."""
+        return self.charging is not None and self.charging.is_reserved
 
     @classmethod
     def of(
@@ -49,16 +69,25 @@ class Check(NamedTuple):
         subject: str,
         endpoint: str,
         prefix: str,
-        cost: int = 1,
+        cost: CostGiven = 1,
         mode: RateLimitMode = _ON,
         on_outage: OnOutage | None = None,
+        charging: Charging | None = None,
+        share: float | None = None,
     ) -> Check:
-        """Make a check of a policy. One with a concurrency limit takes a slot, and costs 1."""
-        if policy.has_slots:
-            return cls(
-                encode(policy, subject, endpoint, prefix, Operation.ACQUIRE, slot=new_slot()), endpoint, mode, on_outage
-            )
-        return cls(encode(policy, subject, endpoint, prefix, Operation.CHECK, cost), endpoint, mode, on_outage)
+        """Make a check of a policy. One with a concurrency limit takes a slot.
+
+        charging says whether its cost is an estimate, and what is settled by which outcome. share is the fraction of each
+        capacity that the request may use.
+        """
+        operation, slot = CHECK, None
+        extra = None if share is None else Extra(share=share)
+        if charging is not None and charging.is_reserved:
+            operation, slot, extra = Operation.RESERVE, new_slot(), Extra(share=share, hold_ms=_HOLD_MS)
+        elif policy.has_slots:
+            operation, slot, cost = Operation.ACQUIRE, new_slot(), 1 if policy.units == (REQUESTS,) else cost
+        call = encode(policy, subject, endpoint, prefix, operation, cost, slot=slot, extra=extra)
+        return cls(call, endpoint, mode, on_outage, charging=charging)
 
 
 class Group(NamedTuple):
@@ -73,7 +102,17 @@ class Group(NamedTuple):
     @property
     def is_single_use(self) -> bool:
         """Whether it is for one request only: a soft limit draws a number for each, and a slot is one request's own."""
-        return self.call.compiled.is_soft or self.call.compiled.has_slots
+        return self.call.compiled.is_soft or self.call.slot is not None
+
+    @property
+    def is_reserved(self) -> bool:
+        """Whether what it has spent is settled when the response has ended."""
+        return self.call.operation is Operation.RESERVE
+
+    @property
+    def is_held(self) -> bool:
+        """Whether something is left to do when the response has ended: to settle, or to free slots."""
+        return self.call.slot is not None
 
     def over_limit(self, result: RateLimitResult) -> str:
         """Return the endpoint of the first check that is over its limit."""
@@ -91,35 +130,46 @@ def grouped(checks: Sequence[Check], *, one_slot: bool) -> tuple[Group, ...]:
     groups: dict[tuple[object, ...], list[Check]] = {}
     for check in checks:
         tag = check.call.keys[0].partition(b"{")[2].partition(b"}")[0] if one_slot else None
-        groups.setdefault((check.mode, check.on_outage, tag, check.is_kept), []).append(check)
+        groups.setdefault((check.mode, check.on_outage, tag, check.is_kept, _share_of(check.call)), []).append(check)
     made = [_group_of(checks) for checks in groups.values()]
     return (
         tuple(sorted(made, key=lambda group: (group.mode is not _ON, not group.is_kept))) if len(made) > 1 else tuple(made)
     )
 
 
+def _share_of(call: Call) -> float | None:
+    return None if call.extra is None else call.extra.share
+
+
 def _group_of(checks: Sequence[Check]) -> Group:
-    _, _, mode, on_outage, is_kept = checks[0]
-    return Group(merge(_calls_of(checks)), tuple(checks), mode, on_outage, is_kept)
+    first, is_reserved = checks[0], any(check.is_reserved for check in checks)
+    call = merge(_calls_of(checks, is_reserved), spreads=is_reserved)
+    return Group(call, tuple(checks), first.mode, first.on_outage, first.is_kept)
 
 
-def _calls_of(checks: Sequence[Check]) -> list[Call]:
-    """Return the calls of checks; all slots of one call have one id."""
+def _calls_of(checks: Sequence[Check], is_reserved: bool) -> list[Call]:
+    """Return the calls of checks. All slots and reservations of one call have one id; if one is reserved, all are."""
     slot = next((check.call.slot for check in checks if check.call.slot is not None), None)
+    if is_reserved:
+        extra = Extra(share=_share_of(checks[0].call), hold_ms=_HOLD_MS)
+        return [check.call._replace(operation=Operation.RESERVE, slot=slot, extra=extra) for check in checks]
     return [check.call if check.call.slot is None else check.call._replace(slot=slot) for check in checks]
 
 
 class Spent:
     """What one call has spent for a request, in the counters that were not given back meanwhile."""
 
-    __slots__ = ("_counters", "at", "group", "place", "renewal", "result")
+    __slots__ = ("_counters", "_reservations", "at", "cleared", "group", "is_concluded", "place", "renewal", "result")
 
     def __init__(self, group: Group, place: Hashable, result: RateLimitResult, at: float | None = None) -> None:
         self.group = group
         self.place = place
         self.result = result
-        self.at = clock.steady() if at is None else at
+        self.at = clock.steady() if at is None else at  # when it was answered
         self._counters: dict[bytes, int] | None = None
+        self._reservations: list[Reservation | None] | None = None
+        self.is_concluded = False  # the outcome of the request is known
+        self.cleared: set[int] = set()  # the positions of checks whose counters are forgotten in the end
         self.renewal: Renewal | None = None  # of its slots
 
     @property
@@ -128,26 +178,50 @@ class Spent:
         if self._counters is None:
             flags = self.result.figures[::FIGURES]  # a shadow that would refuse has spent nothing
             keys = enumerate(self.group.call.state_keys)
-            self._counters = {key: index for index, key in keys if flags[index] & ADMITS}
+            self._counters = {key: index for index, key in keys if index < len(flags) and flags[index] & ADMITS}
         return self._counters
 
-    def is_late(self) -> bool:
-        """Whether a window in which something was spent may be over: then nothing can be given back to it."""
-        first_reset = min(self.result.figures[5::FIGURES]) / 1_000_000
-        return clock.steady() - self.at > min(_LATE, first_reset - _MARGIN)
+    @property
+    def reservations(self) -> Sequence[Reservation | None]:
+        """What the application settles of each check; None for those that cost what they cost."""
+        if self._reservations is None:
+            both = zip(self.group.checks, parts(self.group.call), strict=True)
+            self._reservations = [
+                _reservation(check, part_of(self.result, at)) if check.is_reserved else None for check, at in both
+            ]
+        return self._reservations
 
-    def refunds(self, keys: Iterable[bytes]) -> list[Call]:
+    @property
+    def costs(self) -> list[int]:
+        """What the request has cost as far as it is known, one for each unit of each check."""
+        both = zip(self.group.checks, self.reservations, strict=True)
+        return [cost for check, one in both for cost in (Part.of(check.call).costs if one is None else one.costs)]
+
+    def settled(self, costs: Sequence[int]) -> Call:
+        """Return the call that settles it."""
+        return settlement(self.group.call, self.result, costs)
+
+    def returns(self) -> list[Call]:
+        """Return the calls that give back all that was spent, and free the slots."""
+        if self.group.is_reserved:
+            return [self.settled([0] * len(self.costs))]
+        return self.returned(self.counters) + self.releases()
+
+    def returned(self, keys: Iterable[bytes]) -> list[Call]:
         """Return the call that gives back what was spent in some counters, if there is anything; slots are not touched."""
-        return self._part(keys, Operation.REFUND, slots=False)
+        call, age = self.group.call, clock.steady() - self.at
+        indexes = [self.counters[key] for key in keys if not _is_slot(call, self.counters[key])]
+        return [returned(call, indexes, self.result.figures, age)] if indexes else []
 
     def releases(self) -> list[Call]:
         """Return the call that frees the slots, if there are some."""
-        return self._part(self.counters, Operation.RELEASE, slots=True) if self.group.call.compiled.has_slots else []
-
-    def _part(self, keys: Iterable[bytes], operation: Operation, *, slots: bool) -> list[Call]:
         call = self.group.call
-        indexes = [self.counters[key] for key in keys if _is_slot(call, self.counters[key]) is slots]
-        return [only(call, indexes, operation)] if indexes else []
+        indexes = [index for index in self.counters.values() if _is_slot(call, index)] if self.group.is_held else []
+        return [only(call, indexes, Operation.RELEASE)] if indexes else []
+
+
+def _reservation(check: Check, result: RateLimitResult) -> Reservation:
+    return Reservation([Booking(check.call, (Part.of(check.call),), result)], result)
 
 
 def _is_slot(call: Call, index: int) -> bool:
@@ -162,11 +236,14 @@ def hold_slots(ledger: Ledger, limiter: Any) -> None:
 
 
 def releases_of(groups: Iterable[Group]) -> list[Call]:
-    """Return the calls that free the slots of groups of which it is not known whether they were taken."""
+    """Return the calls that end groups of which it is not known whether they were decided: slots, and reservations."""
+    reserves = [abandoned(group.call) for group in groups if group.is_reserved]
     slots = [
-        (group.call, [i for i in range(len(group.call.compiled.limits)) if _is_slot(group.call, i)]) for group in groups
+        (group.call, [i for i in range(len(group.call.compiled.limits)) if _is_slot(group.call, i)])
+        for group in groups
+        if not group.is_reserved
     ]
-    return [only(call, indexes, Operation.RELEASE) for call, indexes in slots if indexes]
+    return reserves + [only(call, indexes, Operation.RELEASE) for call, indexes in slots if indexes]
 
 
 class Admission:
@@ -192,13 +269,13 @@ class Ledger:
     One is made for every request, so it makes nothing else before it is needed.
     """
 
-    __slots__ = ("_decided", "_first", "_results", "_spent", "fronts", "has_slots", "is_new", "is_refused", "outer")
+    __slots__ = ("_decided", "_first", "_results", "_spent", "fronts", "is_held", "is_new", "is_refused", "outer")
 
     def __init__(self, outer: Ledger | None = None) -> None:
         self.outer = outer  # of a front around this one, which gives back what it has spent itself
         self.is_new = outer is None  # nothing was spent for the request yet
         self.is_refused = False
-        self.has_slots = False  # some may be held for the request, until its response has ended
+        self.is_held = False  # something is left to do when the response has ended: to settle, or to free slots
         self._decided: dict[Any, RateLimitResult | None] | None = None
         self.fronts: tuple[object, ...] = ()  # that have begun to decide
         self._first: Admission | None = None  # until somebody asks for what it comes to
@@ -227,7 +304,7 @@ class Ledger:
         """Take note of a group that admits a request for which nothing was spent before."""
         self._first = admission
         self.is_new = False
-        self.has_slots = admission.group.call.compiled.has_slots
+        self.is_held = admission.group.call.slot is not None
 
     def _unfold(self, first: Admission) -> None:
         self._first = None
@@ -274,8 +351,8 @@ class Ledger:
         """Take note of what was spent."""
         self.is_new = False
         self.spent.append(spent)
-        if spent.group.call.compiled.has_slots:
-            self.has_slots = True
+        if spent.group.is_held:
+            self.is_held = True
 
     def refuse(self) -> None:
         """Take note that the request is refused, for this front and those around it."""
@@ -288,11 +365,19 @@ class Ledger:
         """Return what was spent for the request in one place."""
         return [spent for spent in self.spent if spent.place == place]
 
-    def take_spent(self, place: Hashable) -> list[Spent]:
-        """Return what was spent for the request in one place, and forget it."""
-        mine = self.spent_by(place)
-        self._spent = [spent for spent in self.spent if spent.place != place]
+    def take_spent(self, place: Hashable, *, held: bool = False) -> list[Spent]:
+        """Return what was spent for the request in one place, and forget it. held: only what the response's end concerns."""
+        mine = [spent for spent in self.spent_by(place) if spent.group.is_held or not held]
+        self._spent = [spent for spent in self.spent if spent not in mine]
         return mine
+
+    def reservation(self, check: Check) -> Reservation | None:
+        """Return what the application settles of a check; None if it was not admitted, or is not reserved."""
+        for spent in self.spent:
+            for one, reservation in zip(spent.group.checks, spent.reservations, strict=True):
+                if one is check:
+                    return reservation
+        return None
 
 
 class Verdict(NamedTuple):
@@ -400,22 +485,13 @@ def refuse(ledger: Ledger, place: Hashable) -> Generator[Step, Any, None]:
 
 
 def give_back(ledger: Ledger, place: Hashable) -> Generator[Step, Any, None]:
-    """Give back what was spent for a request in one place, unless it is too late to tell in which window that was."""
+    """Give back what was spent for a request in one place, as far as the windows in which that was still count it."""
     mine = ledger.take_spent(place)
-    yield from _given_back((spent, _refunds_in_time(spent) + spent.releases()) for spent in mine)
+    yield from given_back((spent, spent.returns()) for spent in mine)
 
 
-def _refunds_in_time(spent: Spent) -> list[Call]:
-    return [] if spent.is_late() else spent.refunds(spent.counters)
-
-
-def release(ledger: Ledger, place: Hashable) -> Generator[Step, Any, None]:
-    """Free the slots that are held for a request in one place."""
-    mine = ledger.take_spent(place)
-    yield from _given_back((spent, spent.releases()) for spent in mine)
-
-
-def _given_back(parts: Iterable[tuple[Spent, Sequence[Call]]]) -> Generator[Step, Any, None]:
+def given_back(parts: Iterable[tuple[Spent, Sequence[Call]]]) -> Generator[Step, Any, None]:
+    """Let the store run the calls that end what was spent, and renew its slots no more."""
     batches: dict[OnOutage | None, list[Call]] = {}
     for spent, calls in parts:
         batches.setdefault(spent.group.on_outage, []).extend(calls)
@@ -432,21 +508,22 @@ _Again = dict[bytes, Spent]
 
 def _charged_before(group: Group, ledger: Ledger, place: Hashable) -> _Again:
     """Return the counters of a group that were charged for this request before."""
-    mine = ledger.spent_by(place)
+    mine = [spent for spent in ledger.spent_by(place) if not spent.group.is_reserved]  # those are settled as a whole
     return {key: spent for key in group.call.state_keys for spent in mine if key in spent.counters}
 
 
 def _step(group: Group, again: _Again) -> Decide:
     """Decide a group as if the request had not charged its counters yet.
 
-    The earlier charge is refunded in the same atomic call: so the stricter limit decides, and the counter is charged once.
+    The earlier charge is given back in the same atomic call: so the stricter limit decides, and the counter is charged once.
     A monitored group must not lower a counter that an enforced one has charged: it looks, and the charge is restored.
     """
     if not again:
         return Decide((group.call,), group.mode, group.on_outage)
-    refunds = tuple(part for key, spent in again.items() for part in spent.refunds([key]))
     if group.mode is _ON:
-        return Decide((*refunds, group.call), group.mode, group.on_outage, len(refunds))
+        returns = tuple(part for key, spent in again.items() for part in spent.returned([key]))
+        return Decide((*returns, group.call), group.mode, group.on_outage, len(returns))
+    refunds = tuple(only(spent.group.call, [spent.counters[key]], Operation.REFUND) for key, spent in again.items())
     restored = tuple(part._replace(operation=Operation.CHARGE) for part in refunds)
     peek = only(group.call, range(len(group.call.compiled.limits)), Operation.PEEK)
     return Decide((*refunds, peek, *restored), group.mode, group.on_outage, len(refunds))
@@ -456,7 +533,7 @@ def _noted(
     group: Group, again: _Again, ledger: Ledger, place: Hashable, result: RateLimitResult
 ) -> Generator[Step, Any, None]:
     """Take note of what an admitted group has spent; charge what a monitored group has only looked at."""
-    if result.degraded is not None or group.is_kept:
+    if (result.degraded is not None and not group.is_reserved) or group.is_kept:
         return
     if again and group.mode is not _ON:
         rest = [index for index, key in enumerate(group.call.state_keys) if key not in again]
@@ -468,6 +545,6 @@ def _noted(
 
 
 def _forget(again: _Again) -> None:
-    """The earlier charge of these counters is refunded."""
+    """The earlier charge of these counters is given back."""
     for key, spent in again.items():
         spent.counters.pop(key, None)

@@ -21,13 +21,12 @@ from ratekit.web.arguments import (
     blocking_mode,
     checked_cost,
     checked_mode,
-    cost_of,
     counter_answered,
     is_awaited,
     mode_reader,
     refuse_unknown,
-    untold,
 )
+from ratekit.web.charged_checks import charged_check
 from ratekit.web.client_address import X_FORWARDED_FOR, TrustedProxies
 from ratekit.web.decide import Ask, Check, Decide, Group, Step, grouped
 from ratekit.web.exemptions import NOTHING, Exempt, Exemptions, is_exempt
@@ -238,14 +237,17 @@ class MiddlewareOptions:
         if subject is None:
             note_pass(endpoint, why_nobody(by))
             return None
-        cost = self._cost if rule.cost is None else rule.cost
-        cost = (yield from _asked_cost(cost, request)) if callable(cost) else cost
-        return Check.of(policy, subject, endpoint, self._prefix, cost, mode, rule.on_outage)
+        cost, prefix = self._cost if rule.cost is None else rule.cost, self._prefix
+        if rule.charging is None and not callable(cost):
+            return Check.of(policy, subject, endpoint, prefix, cost, mode, rule.on_outage)
+        ask = partial(_asking, request)
+        return (yield from charged_check(policy, subject, endpoint, prefix, cost, rule.charging, mode, rule.on_outage, ask))
 
     def _asked_policy(self, request: FrontRequest, rule: Rule) -> Generator[Step, Any, Policy | None]:
         function = asked_for_limits(self._plan_of if rule.is_by_plan else rule.limits)
         answer = yield Ask(function, request.application_request, function)
         cost = self._cost if rule.cost is None else rule.cost
+        cost = 1 if rule.charging is not None and rule.charging.estimate is not None else cost
         return self.plans.policy(answer, rule.qualifier, cost, is_plan=rule.is_by_plan)
 
     def _is_by_peer(self, request: FrontRequest, rules: Sequence[Rule], groups: Sequence[Group]) -> bool:
@@ -295,6 +297,7 @@ def refuse_awaited(what: str, value: object) -> None:
 
 def _asked_by(rule: Rule) -> list[tuple[str, object]]:
     asked: list[tuple[str, object]] = [("limits", rule.limits), ("cost", rule.cost), ("counter", rule.counter)]
+    asked += [] if rule.charging is None else rule.charging.callables
     return [*asked, *((("by", rule.by),) if rule.by else ()), *(("exempt", one) for one in rule.exempt.functions)]
 
 
@@ -313,12 +316,8 @@ def _counter(function: Callable[[Any], Any], request: FrontRequest) -> Generator
     return counter_answered((yield Ask(function, request.application_request, function)))
 
 
-def _asked_cost(cost: Callable[[Any], Any], request: FrontRequest) -> Generator[Step, Any, int]:
-    try:
-        value = yield Ask(cost, request.application_request, cost)
-    except ValueError as error:
-        raise untold("what it costs", error) from None
-    return cost_of(value, request)
+def _asking(request: FrontRequest, function: Callable[[Any], Any]) -> Ask:
+    return Ask(function, request.application_request, function)
 
 
 def _warn_of_claims(by: KeyFunction) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, TypedDict, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ratekit.core.cache import Cache
 from ratekit.core.errors import ConfigurationError
@@ -20,6 +20,7 @@ from ratekit.web.arguments import (
     checked_on_outage,
     checked_per_route,
 )
+from ratekit.web.charging import Charging, ChargingOptions, charging_of, check_charging
 from ratekit.web.exemptions import NOTHING, Exempt, Exemptions, RoutePattern, may_be_exempt, methods_of, plain_path
 from ratekit.web.identity import By, KeyFunction, as_key_function
 from ratekit.web.methods import checked_methods
@@ -48,6 +49,7 @@ class Rule:
     counter: Callable[[Any], Any] | None = None  # asked for the endpoint of a request
     by: KeyFunction | None = None  # None: as the middleware does
     cost: Cost | None = None  # None: as the middleware does
+    charging: Charging | None = None  # how it charges, if that is more than a cost
     mode: RateLimitMode | None = None  # the weaker of it and the middleware's counts
     on_outage: OnOutage | None = None  # None: as the limiter does
     exempt: Exemptions = NOTHING
@@ -58,6 +60,7 @@ class Rule:
     def is_fixed(self) -> bool:
         """Whether all that it says of a client's requests is the same, but for who asks."""
         is_plain = self.policy is not None and self.counter is None and self.mode is None and self.block
+        is_plain = is_plain and self.charging is None
         return is_plain and not callable(self.cost) and self.exempt.is_by_address
 
 
@@ -76,8 +79,8 @@ class RuleSet(Protocol):
         """Return the rules of a request, hashable (a tuple); empty: it is not limited."""
 
 
-class RuleOptions(TypedDict, total=False):
-    """A rule of a table that says more than its limits.
+class RuleOptions(ChargingOptions, total=False):
+    """A rule of a table that says more than its limits. How it charges is said as in ChargingOptions.
 
     - limits: as anywhere, a callable of the request included
     - by, cost, mode, on_outage: in place of those of the middleware
@@ -231,21 +234,29 @@ def _known_routes(endpoint: str, route_of: Callable[[Any], Any] | None) -> Calla
 
 def _unqualified(endpoint: str, options: Mapping[str, Any], cost: Cost) -> Rule:
     """Make the rule of an endpoint, for all methods."""
-    own_cost = options.get("cost")
+    own_cost = None if options.get("cost") is None else checked_cost(options["cost"])
     limits = declared_limits(endpoint, options["limits"])
-    by = options.get("by")
+    by, charging = options.get("by"), charging_of(options)
+    charged = _charged(cost if own_cost is None else own_cost, charging)
+    check_charging(limits.policy, charged, charging)
     return Rule(
         endpoint=endpoint,
-        policy=None if limits.policy is None else with_cost(limits.policy, cost if own_cost is None else own_cost),
+        policy=None if limits.policy is None else with_cost(limits.policy, charged),
         limits=limits.limits,
         is_by_plan=limits.is_by_plan,
         by=None if by is None else as_key_function(by),
-        cost=None if own_cost is None else checked_cost(own_cost),
+        cost=own_cost,
+        charging=charging,
         mode=checked_mode(options.get("mode")),
         on_outage=checked_on_outage(options.get("on_outage")),
         exempt=Exemptions.of(options.get("exempt", ())),
         block=checked_block(options.get("block", True)),
     )
+
+
+def _charged(cost: Cost, charging: Charging | None) -> Cost:
+    """Return the cost that is part of the names of limits: an estimate is none, as it may change."""
+    return cost if charging is None or charging.estimate is None else 1
 
 
 def _qualified(rule: Rule, qualifier: str) -> Rule:
@@ -254,7 +265,7 @@ def _qualified(rule: Rule, qualifier: str) -> Rule:
 
 
 def _refuse_unknown_options(endpoint: str, options: Mapping[str, Any]) -> None:
-    known = RuleOptions.__annotations__
+    known = {**ChargingOptions.__annotations__, **RuleOptions.__annotations__}
     if unknown := sorted(set(options) - set(known)) or ("limits" not in options and ["no limits"]):
         raise ConfigurationError(
             f"rule {dict(options)!r} of {endpoint!r} has {unknown[0]}: it has limits, and {', '.join(sorted(known)[:-1])}"

@@ -16,7 +16,8 @@ from ratekit.core.limits import Policy
 from ratekit.core.modes import RateLimitMode
 from ratekit.stores.contract import AsyncStore, Store
 from ratekit.web.answers import ResponseWriter, error_response
-from ratekit.web.arguments import blocking_mode, cost_of, counter_answered, untold
+from ratekit.web.arguments import blocking_mode, counter_answered, untold
+from ratekit.web.charged_checks import charged_check
 from ratekit.web.decide import PASS, Ask, Check, Flow, Ledger, Step, Verdict, decide, grouped, refuse
 from ratekit.web.exemptions import NOTHING, is_exempt
 from ratekit.web.identity import (
@@ -154,11 +155,8 @@ def _check(limit: ViewLimit, request: ViewRequest, settings: ViewSettings, mode:
     subject = yield from _subject(limit, request, settings, endpoint)
     if subject is None:
         return None
-    cost = limit.cost
-    if callable(cost):
-        cost = yield from request.asked("what it costs", cost)
-    spent = cost_of(cost, request.front.native)
-    return Check.of(policy, subject, endpoint, settings.prefix, spent, mode, limit.on_outage)
+    cost, charging, prefix, on_outage = limit.cost, limit.charging, settings.prefix, limit.on_outage
+    return (yield from charged_check(policy, subject, endpoint, prefix, cost, charging, mode, on_outage, request.ask))
 
 
 def _endpoint(limit: ViewLimit, request: ViewRequest) -> Finding[str]:
@@ -171,7 +169,7 @@ def _asked_policy(limit: ViewLimit, request: ViewRequest, settings: ViewSettings
     """Ask for the limits of a request. None: it is not limited."""
     answer = yield request.ask(limit.declared.function(settings.plan_of))
     qualifier = limit.qualifier_on(request.method, request.operation)
-    policy = settings.plans.policy(answer, qualifier, limit.cost, is_plan=limit.declared.is_by_plan)
+    policy = settings.plans.policy(answer, qualifier, limit.named_cost, is_plan=limit.declared.is_by_plan)
     return None if policy is None else without_slots(policy)
 
 

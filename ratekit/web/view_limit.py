@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Never, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.limit_names import OPTIONS, by_methods, by_operation, qualified, with_cost
@@ -19,6 +19,7 @@ from ratekit.web.arguments import (
     checked_on_outage,
     refuse_unknown,
 )
+from ratekit.web.charging import Charging, ChargingOptions, charging_of, check_charging
 from ratekit.web.exemptions import NOTHING, Exempt, Exemptions
 from ratekit.web.identity import By, KeyFunction, as_key_function, check_anonymous
 from ratekit.web.methods import checked_methods
@@ -49,8 +50,11 @@ class Who(NamedTuple):
         return self.call
 
 
-class ViewOptions(TypedDict, total=False):
-    """The arguments of rate_limit that do not say how much is allowed: throttles and apply_rate_limit take them too."""
+class ViewOptions(ChargingOptions, total=False):
+    """The arguments of rate_limit that do not say how much is allowed: throttles and apply_rate_limit take them too.
+
+    How it charges is said as in ChargingOptions.
+    """
 
     cost: Cost
     by: By
@@ -64,7 +68,7 @@ class ViewOptions(TypedDict, total=False):
     block: bool
 
 
-_ARGUMENTS = {*ViewOptions.__annotations__, "max_requests", "expiry", "limits", "policy"}
+_ARGUMENTS = {*ChargingOptions.__annotations__, *ViewOptions.__annotations__, "max_requests", "expiry", "limits", "policy"}
 
 
 class ViewLimit(NamedTuple):
@@ -83,6 +87,12 @@ class ViewLimit(NamedTuple):
     block: bool = True
     policy: Policy | None = None  # its limits have the methods and the cost in their names; None: declared is asked
     is_rule: bool = False  # of the settings: it knows URLs, and not the operations of a view
+    charging: Charging | None = None  # how it charges, if that is more than a cost
+
+    @property
+    def named_cost(self) -> Cost:
+        """The cost that is part of the names of its limits: an estimate is none, as it may change."""
+        return self.cost if self.charging is None or self.charging.estimate is None else 1
 
     def counts(self, method: str) -> bool:
         """Whether a request of that method is limited. HEAD is GET without the body."""
@@ -129,7 +139,7 @@ def view_limit(
     anonymous: str | None = None,
     exempt: Iterable[Exempt] = (),
     block: bool = True,
-    **unknown: Never,
+    **charges: Unpack[ChargingOptions],
 ) -> ViewLimit:
     """Limit a view: max_requests per expiry seconds, several limits, a policy, or what a callable of the request answers.
 
@@ -138,8 +148,8 @@ def view_limit(
     anonymous ("pass", "ip", "refuse") is what happens without a project or user. methods limits only those, apart; endpoint
     is the URL pattern unless it is given; counter names what several views count together. block=False never refuses.
     """
-    refuse_unknown("rate_limit", unknown, _ARGUMENTS)
-    limit = ViewLimit(
+    refuse_unknown("rate_limit", charges, _ARGUMENTS)
+    return _complete(ViewLimit(
         declared=declared(max_requests, expiry, limits, policy),
         cost=checked_cost(cost),
         who=_who(by),
@@ -151,8 +161,8 @@ def view_limit(
         counter=_counter(counter, endpoint),
         exempt=Exemptions.of(exempt),
         block=checked_block(block),
-    )
-    return _complete(limit)
+        charging=charging_of({**charges, "cost": cost}),
+    ))  # fmt: skip
 
 
 def _counter(counter: str | Callable[[Any], Any] | None, endpoint: str | None) -> str | Callable[[Any], Any] | None:
@@ -163,9 +173,10 @@ def _counter(counter: str | Callable[[Any], Any] | None, endpoint: str | None) -
 
 def _complete(limit: ViewLimit) -> ViewLimit:
     """Return a limit with its policy, if that is fixed; its limits have the cost and the methods in their names."""
+    check_charging(limit.declared.policy, limit.cost, limit.charging)
     if limit.declared.policy is None:
         return limit
-    counted = with_cost(without_slots(limit.declared.policy), limit.cost)
+    counted = with_cost(without_slots(limit.declared.policy), limit.named_cost)
     methods = "" if limit.methods is None else limit.qualifier_on("", lambda _: None)
     return limit._replace(policy=qualified(counted, methods))
 

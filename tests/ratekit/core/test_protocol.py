@@ -38,7 +38,7 @@ def documented(section: str) -> list[str]:
 def test_documented_items_of_argv_are_what_pack_makes():
     assert documented("ARGV") == [
         "version",
-        "operation", "cost", "id", "hold_ms", "known",
+        "operation", "cost", "id", "hold_ms", "known", "age_us", "resets",
         "flags", "max_requests", "window_us", "algorithm", "burst", "soft", "position", "boundaries",
     ]  # fmt: skip
     call = Call(compiled(RICH, overrides=True), (b"o", b"w", b"a", b"b", b"c", b"d"), Operation.ACQUIRE, 1, 0.25, "id")

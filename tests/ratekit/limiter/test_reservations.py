@@ -200,13 +200,19 @@ def test_nonsense_is_refused_by_name(limiter):
         "unit 'bytes' of actual is unknown: the limits count requests, tokens": in_reservation(lambda r: r.settle(bytes=1)),
         "actual -1 of tokens is not a whole number": in_reservation(lambda r: r.settle(tokens=-1)),
         "amount 1.5 of tokens is not a whole number": in_reservation(lambda r: r.add(tokens=1.5)),
-        "actual 5 says no unit, and the limits count requests, tokens": in_reservation(lambda r: r.settle(5)),
         "actual 1 cannot be taken note of: what reserve_now has reserved is settled by the limiter": lambda: (
             limiter.reserve_now(PLAIN, "u").settle(1)
         ),
         "actual 1 cannot be taken note of: it was settled when its block ended": lambda: in_block(
             limiter, lambda r: r, PLAIN, "u"
         ).settle(1),
+        "actual 5 says no unit, and the limits count tokens, bytes": lambda: in_block(
+            limiter,
+            lambda r: r.settle(5),
+            Policy("two", [Limit(9, 60, unit="tokens"), Limit(9, 60, unit="bytes")]),
+            "u",
+            estimate={"tokens": 1, "bytes": 1},
+        ),
         "hold 0 is not a number of seconds": lambda: limiter.reserve_now(PLAIN, "u", hold=0),
         "share 1.5 is not a fraction": lambda: limiter.check(PLAIN, "u", share=1.5),
         "id 'a b' of a reservation is not": lambda: limiter.settle(PLAIN, "u", "a b", actual=1),

@@ -163,7 +163,7 @@ def set_up(*, is_on: bool) -> Iterator[list[int]]:
 def ledger_of(scope: dict[str, Any]) -> object:
     ledger = Ledger.of(scope)
     spent = [(one.group.call.keys, one.group.call.costs, one.counters, one.result, one.at) for one in ledger.spent]
-    return ledger.results, spent, ledger.is_refused, ledger.has_slots
+    return ledger.results, spent, ledger.is_refused, ledger.is_held
 
 
 async def ask(app: Any, sent: Sent) -> object:

@@ -1,0 +1,199 @@
+"""How a limiter charges: by an estimate that is settled, by outcomes that count, by a share, from an anchor.
+
+A limiter that says any of `estimate`, `count`, `reset_when` or `actual` reserves what a request costs, and settles it when
+the response has ended: see `web.settling`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, NamedTuple, TypedDict
+
+from ratekit.core.errors import ConfigurationError
+from ratekit.core.limits import REQUESTS, Policy
+from ratekit.core.protocol import CostGiven, cost_of
+from ratekit.limiter.reservations import checked_share
+from ratekit.web.arguments import checked_cost, is_awaited
+from ratekit.web.plans import Cost
+
+Outcome = int | str | Iterable[int | str] | Callable[[Any], bool]  # statuses, classes ("4xx"), or a callable of the response
+Share = float | Callable[[Any], Any]
+Anchor = int | date | Callable[[Any], Any]
+_HEADER = re.compile(r"header:([!#$%&'*+.^_`|~0-9A-Za-z-]+)")
+_log = logging.getLogger("ratekit.web")
+
+
+class ResponseHead(NamedTuple):
+    """What is known of a response when it starts. Callables of the application get native, or this where there is none."""
+
+    status_code: int
+    headers: Mapping[str, str] = {}  # names in lower case
+    native: Any = None  # the framework's response
+
+
+class Outcomes:
+    """Some outcomes of requests, by the status of the response or by what a callable says of it."""
+
+    __slots__ = ("_classes", "_function", "_statuses", "name")
+
+    def __init__(self, name: str, given: Outcome) -> None:
+        self.name = name
+        self._function = given if callable(given) else None
+        texts = [] if callable(given) else _texts(name, given)
+        self._classes = {int(text[0]) for text in texts if text.endswith("xx")}
+        self._statuses = {int(text) for text in texts if not text.endswith("xx")}
+        if is_awaited(given):
+            raise ConfigurationError(f"{name} {given!r} has to be awaited, and a response that starts does not wait")
+
+    def matches(self, head: ResponseHead, on_fault: bool) -> bool:
+        """Whether a response is one of them. A callable that raises, or answers neither True nor False, is logged."""
+        if self._function is None:
+            return head.status_code in self._statuses or head.status_code // 100 in self._classes
+        try:
+            answer = self._function(head if head.native is None else head.native)
+        except Exception:  # noqa: BLE001 - the application's own: a response that starts is not to fail because of it
+            _log.exception("%s raised an exception: the request counts as if it had answered %s", self.name, on_fault)
+            return on_fault
+        if not isinstance(answer, bool):
+            kind = type(answer).__name__
+            _log.error("%s gave a value of the type %s: it has to be True or False; %s counts", self.name, kind, on_fault)
+            return on_fault
+        return answer
+
+
+class ChargingOptions(TypedDict, total=False):
+    """The arguments of every front that say how a limiter charges.
+
+    - estimate: what a request costs for now: a number, one for each unit, or a callable of the request. It is settled when
+      the response has ended
+    - actual: "header:x-usage-tokens": the response says what the request has cost. hide removes that header
+    - count: only these outcomes count: statuses, classes ("4xx"), or a callable of the response
+    - reset_when: these outcomes forget what was counted, in the same words
+    - share: the fraction of each capacity that the request may use, or a callable of the request
+    - anchor: from when periods of calendars are counted, or a callable of the request
+    """
+
+    estimate: Cost | None
+    actual: str | None
+    hide: bool
+    count: Outcome | None
+    reset_when: Outcome | None
+    share: Share | None
+    anchor: Anchor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Charging:
+    """How a limiter charges, checked when it is declared."""
+
+    estimate: Cost | None = None
+    actual: str | None = None  # the name of a header, in lower case
+    hide: bool = False
+    count: Outcomes | None = None
+    reset_when: Outcomes | None = None
+    share: Share | None = None
+    anchor: Anchor | None = None
+
+    @property
+    def is_reserved(self) -> bool:
+        """Whether what a request costs is settled when the response has ended."""
+        given = (self.estimate, self.actual, self.count, self.reset_when)
+        return any(value is not None for value in given)
+
+    @property
+    def callables(self) -> list[tuple[str, object]]:
+        """What is asked about a request, by the name of the argument."""
+        given = {"estimate": self.estimate, "share": self.share, "anchor": self.anchor}
+        return [(name, value) for name, value in given.items() if callable(value)]
+
+
+def charging_of(options: Mapping[str, Any]) -> Charging | None:
+    """Read how a limiter charges from its arguments; None if they say nothing of it."""
+    given = {name: options[name] for name in ChargingOptions.__annotations__ if options.get(name) not in (None, False)}
+    if not given:
+        return None
+    if options.get("estimate") is not None and options.get("cost", 1) not in (None, 1):
+        raise ConfigurationError(
+            f"cost {options['cost']!r} and estimate {options['estimate']!r} both say what it costs: give one"
+        )
+    if "hide" in given and (given["hide"] is not True or "actual" not in given):
+        raise ConfigurationError(f"hide {given['hide']!r} has no meaning without actual, and is True or False")
+    for name, read in _READ.items():
+        if name in given:
+            given[name] = read(given[name])
+    return Charging(**given)
+
+
+def _header(actual: Any) -> str:
+    match = _HEADER.fullmatch(actual) if isinstance(actual, str) else None
+    if match is None:
+        raise ConfigurationError(f"actual {actual!r} is not the name of a header: such as 'header:x-usage-tokens'")
+    return match[1].lower()
+
+
+def _anchor(anchor: Any) -> Anchor:
+    if callable(anchor) or isinstance(anchor, date) or (type(anchor) is int and 1 <= anchor <= 31):
+        chosen: Anchor = anchor
+        return chosen
+    raise ConfigurationError(f"anchor {anchor!r} is neither a day of 1 to 31, a date, nor a callable of the request")
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "estimate": lambda estimate: checked_cost(estimate, "estimate"),
+    "actual": _header,
+    "count": lambda given: Outcomes("count", given),
+    "reset_when": lambda given: Outcomes("reset_when", given),
+    "share": lambda share: share if callable(share) else checked_share(share),
+    "anchor": _anchor,
+}
+
+
+def _texts(name: str, given: Any) -> list[str]:
+    items = [given] if isinstance(given, int | str) else list(given) if isinstance(given, Iterable) else []
+    texts = [str(item).lower() for item in items if type(item) in (int, str)]
+    if len(texts) != len(items) or not texts or not all(re.fullmatch(r"[1-5](xx|\d\d)", text) for text in texts):
+        raise ConfigurationError(
+            f"{name} {given!r} is neither a status (401), a class of them ('4xx'), several, nor a callable of the response"
+        )
+    return texts
+
+
+def main_unit(policy: Policy) -> str | None:
+    """Return the unit that a number without one stands for in an estimate: the only one beside requests; None: no one."""
+    units = policy.units
+    others = [unit for unit in units if unit != REQUESTS]
+    return others[0] if len(others) == 1 else REQUESTS if not others else None
+
+
+def spent_by(policy: Policy, cost: CostGiven, charging: Charging | None) -> CostGiven:
+    """Return what a request spends by unit. A number is an estimate of the only unit beside requests."""
+    is_estimate = charging is not None and charging.estimate is not None
+    if isinstance(cost, Mapping) or not is_estimate or policy.units == (REQUESTS,):
+        return cost
+    unit = main_unit(policy)
+    if unit is None:
+        raise ConfigurationError(f"estimate {cost!r} says no unit, and the limits count {', '.join(policy.units)}")
+    return {unit: cost}
+
+
+def check_charging(policy: Policy | None, cost: Cost, charging: Charging | None) -> None:
+    """Refuse at the start what could never be charged by fixed limits: a unit that is unknown, or is not named."""
+    if policy is None:
+        return
+    given = cost if charging is None or charging.estimate is None else charging.estimate
+    if not callable(given):
+        units = () if policy.units == (REQUESTS,) else policy.units
+        if units or isinstance(given, Mapping):
+            cost_of(units, spent_by(policy, given, charging))
+    if charging is None:
+        return
+    if charging.actual is not None and main_unit(policy) is None:
+        raise ConfigurationError(
+            f"actual names one header, and the limits count {', '.join(policy.units)}: settle them instead"
+        )
+    if charging.anchor is not None and not callable(charging.anchor):
+        policy.anchored(charging.anchor)

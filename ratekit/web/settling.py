@@ -1,0 +1,143 @@
+"""What a request has cost in the end: by the outcome, by what the application says, or by a header of the response.
+
+A front calls `conclude` when the response starts, `fail` if the application raises an exception, and drives `finish` when
+the response has ended. A request whose outcome nobody has seen, as it was cancelled, counts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Hashable, Sequence
+from typing import Any
+
+from ratekit.core.errors import ConfigurationError
+from ratekit.core.figures import FIGURES
+from ratekit.core.limits import Algorithm
+from ratekit.core.protocol import Call, Operation, only, parts
+from ratekit.core.results import RateLimitResult
+from ratekit.limiter.reservations import Reservation
+from ratekit.web.charging import Charging, ResponseHead
+from ratekit.web.decide import Check, Ledger, Spent, Step, given_back
+
+_log = logging.getLogger("ratekit.web")
+_warned: set[tuple[str, str]] = set()  # endpoints and headers
+_MOST_WARNED = 1000
+FAILED = 500  # the status of a request that ends with an exception
+
+
+def conclude(ledger: Ledger, head: ResponseHead) -> tuple[str, ...]:
+    """Take note of the outcome of a request, for what was reserved for it, and let the headers show what returns.
+
+    Returns the names of the response's headers that are to be removed, in lower case.
+    """
+    hidden: list[str] = []
+    for spent in ledger.spent:
+        if spent.group.is_reserved and not spent.is_concluded:
+            spent.is_concluded = True
+            hidden += _concluded(spent, head)
+            _show(ledger, spent)
+    return tuple(hidden)
+
+
+def fail(ledger: Ledger) -> None:
+    """Take note that a request has ended with an exception: its status is 500, unless its response had started."""
+    if not ledger.is_held:
+        return
+    conclude(ledger, ResponseHead(FAILED))
+    for spent in ledger.spent:
+        for check, reservation in zip(spent.group.checks, spent.reservations, strict=True):
+            if reservation is not None and check.charging is not None and check.charging.count is None:
+                reservation.fail()
+
+
+def finish(ledger: Ledger, place: Hashable) -> Generator[Step, Any, None]:
+    """Settle what was reserved for a request in one place, and free its slots."""
+    mine = ledger.take_spent(place, held=True)
+    yield from given_back((spent, _endings(spent)) for spent in mine)
+
+
+def _concluded(spent: Spent, head: ResponseHead) -> list[str]:
+    hidden: list[str] = []
+    for index, (check, reservation) in enumerate(zip(spent.group.checks, spent.reservations, strict=True)):
+        charging = check.charging
+        if reservation is None or charging is None:
+            continue
+        if charging.actual is not None:
+            _read_actual(check, charging.actual, reservation, head)
+            hidden += [charging.actual] if charging.hide else []
+        if not _counts(charging, head):
+            reservation.fail()
+        if charging.reset_when is not None and charging.reset_when.matches(head, on_fault=False):
+            spent.cleared.add(index)
+    return hidden
+
+
+def _counts(charging: Charging, head: ResponseHead) -> bool:
+    """Whether a request counts: where nobody says which ones do, those that do not end with an exception."""
+    return head.status_code != FAILED if charging.count is None else charging.count.matches(head, on_fault=True)
+
+
+def _read_actual(check: Check, header: str, reservation: Reservation, head: ResponseHead) -> None:
+    """Settle by what a header of the response says. Without one that is a number, the estimate stays."""
+    text = head.headers.get(header, "").strip()
+    try:
+        reservation.settle(int(text) if text.isascii() and text.isdecimal() and len(text) <= 15 else -1)
+    except ConfigurationError:
+        key = (check.endpoint, header)
+        if head.status_code < 400 and key not in _warned and len(_warned) < _MOST_WARNED:
+            _warned.add(key)
+            _log.warning(
+                "a response of %s has %s in its header %s, which is no number: the estimate stays; said once",
+                check.endpoint, f"{text!r:.100}" if text else "nothing", header,
+            )  # fmt: skip
+
+
+def _endings(spent: Spent) -> list[Call]:
+    """Return the calls that end what was spent: a settle if anything differs from the estimate, and what is forgotten."""
+    if not spent.group.is_reserved:
+        return spent.releases()
+    call, costs = spent.group.call, spent.costs
+    estimate = [call.cost] if isinstance(call.cost, int) else list(call.cost)
+    calls = [] if costs == estimate and not _has_to_settle(spent) else [spent.settled(costs)]
+    return calls + [only(call, indexes, Operation.RESET) for indexes in _cleared(spent)]
+
+
+def _has_to_settle(spent: Spent) -> bool:
+    return spent.group.call.compiled.has_slots or spent.result.degraded is not None
+
+
+def _cleared(spent: Spent) -> list[list[int]]:
+    """Return the positions of the limits that are forgotten, check by check; slots belong to others, too."""
+    limits, slices = spent.group.call.compiled.limits, parts(spent.group.call)
+    found = [range(len(limits))[slices[index]] for index in sorted(spent.cleared)]
+    each = [[at for at in indexes if limits[at].algorithm is not Algorithm.CONCURRENCY] for indexes in found]
+    return [indexes for indexes in each if indexes]
+
+
+def _show(ledger: Ledger, spent: Spent) -> None:
+    """Let the headers show what will be used when the request is settled."""
+    before = spent.result
+    if not before.allowed or len(before.figures) != FIGURES * len(before.limits) or before not in ledger.results:
+        return
+    figures = list(before.figures)
+    both = zip(spent.group.checks, spent.reservations, parts(spent.group.call), strict=True)
+    for index, (check, reservation, part) in enumerate(both):
+        if reservation is not None:
+            _change(figures, part, _differences(check, reservation.costs), is_cleared=index in spent.cleared)
+    at = ledger.results.index(before)
+    ledger.results[at] = RateLimitResult(before.limits, figures, before.decided_at, before.degraded)
+
+
+def _differences(check: Check, costs: Sequence[int]) -> list[int]:
+    """Return how much more than its estimate a check has cost, for each of its limits."""
+    call = check.call
+    final = call._replace(cost=costs[0] if isinstance(call.cost, int) else tuple(costs))
+    return [cost - before for cost, before in zip(final.costs, call.costs, strict=True)]
+
+
+def _change(figures: list[int], part: slice, differences: Sequence[int], *, is_cleared: bool) -> None:
+    for index, more in zip(range(part.start, part.stop), differences, strict=True):
+        at = index * FIGURES
+        most, used = figures[at + 1], figures[at + 2]
+        figures[at + 2] = 0 if is_cleared else max(used + more, 0)
+        figures[at + 3] = most if is_cleared else max(min(figures[at + 3] - more, most), 0)
