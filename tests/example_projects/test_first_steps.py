@@ -7,7 +7,7 @@ import re
 import socket
 import sys
 import tomllib
-from importlib.metadata import packages_distributions
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ STARTED = {  # each example that is one command, by its command
     "fastapi_quickstart": MAIN,
     "fastapi_search": MAIN,
     "flask_shop": MAIN,
+    "llm_gateway": MAIN,
     "observability": MAIN,
     "sentiment_sdk": MAIN,
 }
@@ -33,7 +34,7 @@ def package_of(requirement: str) -> str:
 
 
 def installed_by(name: str) -> set[str]:
-    """The packages that the README's command installs, of ratekit those of the extras."""
+    """The packages that the README's command installs, of ratekit those of the extras, and what they need themselves."""
     (line,) = re.findall(r"^    pip install (.*)$", (EXAMPLES / name / "README.md").read_text(), re.MULTILINE)
     words = [word.strip("'") for word in line.split()]
     extras = [extra for word in words for extra in re.findall(r"^ratekit\[(.*)\]", word)]
@@ -43,7 +44,8 @@ def installed_by(name: str) -> set[str]:
         for requirement in EXTRAS[waiting.pop()]:
             found.add(package_of(requirement))
             waiting += [one for given in re.findall(r"^ratekit\[(.*)\]", requirement) for one in given.split(",")]
-    return found
+    needed = [one for package in found - {"ratekit"} for one in requires(package) or () if "extra ==" not in one]
+    return found | set(map(package_of, needed))
 
 
 def imported_by(folder: Path) -> set[str]:
