@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 from ratekit.core.limits import Limit, Policy
 from ratekit.core.modes import RateLimitMode, weakest
 from ratekit.web.table import Rule, Rules
-from ratekit.web.url_rules import fits
 from ratekit.web.view_limit import ViewLimit
 from ratekit_django.conf import conf
 from ratekit_django.decorators import limits_of_view
 from ratekit_django.urls import Url, every_url, operations_of
 
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _STRENGTHS = (RateLimitMode.OFF, RateLimitMode.MONITOR, RateLimitMode.ON)
 
 
@@ -39,25 +39,27 @@ class Declared(NamedTuple):
 class DeclaredRules(Rules):
     """Finds what is limited under an endpoint: by decorators, mixins and throttles on views, by RULES and DEFAULT.
 
-    An endpoint is what keys have: a URL pattern, or the scope under which throttles count several views together. A pattern
-    whose limits all count under another endpoint stands for the first of those.
+    An endpoint is what keys have: a URL pattern, or the scope under which throttles count several views together. A pattern,
+    or the name of a URL, whose limits all count under another endpoint stands for the first of those.
     """
 
     def at(self, method: str, path: str) -> Rule | None:
-        """Return the limits of an endpoint in one policy, with its mode; None if nothing declares any."""
-        found = [one for one in every_limit() if one.counts(method) and path in (one.endpoint, one.url.route)]
+        """Return the limits of an endpoint in one policy, with its mode; None if nothing declares any.
+
+        There is no policy where all of them depend on the request.
+        """
+        found = [one for one in every_limit() if one.counts(method) and path in (one.endpoint, one.url.route, one.url.name)]
         if not found:
             return None
         endpoint = path if any(one.endpoint == path for one in found) else found[0].endpoint
         limits: dict[str, Limit] = {}
         counted = [one for one in found if one.endpoint == endpoint]
         for one in counted:
-            policy = one.limit.policy_on(method, one.url.operation)
-            if policy is not None:  # others depend on the request
-                limits = {limit.name: limit for limit in policy.limits} | limits
-        if not limits:
-            return None
-        return Rule(endpoint=endpoint, policy=Policy(endpoint, limits.values()), mode=_mode_of(counted))
+            fixed = one.limit.policy_on(method, one.url.operation)
+            if fixed is not None:  # others depend on the request
+                limits = {limit.name: limit for limit in fixed.limits} | limits
+        policy = Policy(endpoint, limits.values()) if limits else None
+        return Rule(endpoint=endpoint, policy=policy, mode=_mode_of(counted))
 
 
 def _mode_of(declared: Sequence[Declared]) -> RateLimitMode | None:
@@ -70,10 +72,11 @@ def _mode_of(declared: Sequence[Declared]) -> RateLimitMode | None:
 def every_limit() -> Iterator[Declared]:
     """Yield every limit of the project, URL by URL."""
     for url in every_url():
-        rules = [limit for key, limit in conf.rules.table if limit is not None and fits(key, url.route, url.name)]
-        found = {"code": limits_of_view(url.view), "DRF": _limits_of_drf(url.view), "RULES": rules}
+        found = {"code": limits_of_view(url.view), "DRF": _limits_of_drf(url.view)}
         for where, limits in found.items():
             yield from (Declared(url, limit, where=where) for limit in limits)
+        for limit, methods in conf.rules.found_by_method(_METHODS, url.route, url.name):
+            yield Declared(url, limit, methods, "DEFAULT" if limit is conf.rules.default else "RULES")
         yield from _declared_by_ninja(url)
     for limit in conf.rules.limits:
         if limit.fixed_endpoint is not None:

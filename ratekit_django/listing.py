@@ -27,7 +27,7 @@ def listed() -> Iterator[ListedLimit]:
     """Yield the limits of every URL: of views, of throttles, of settings and of the document of rules."""
     declared = list(every_limit())
     for url in every_url():
-        lines = [_line(one) for one in declared if one.url.route == url.route]
+        lines = [_line(one) for one in declared if one.url.route == url.route and any(map(one.counts, _methods_of(url)))]
         lines += _of_document(url)
         yield from lines or [ListedLimit(url.route, " ".join(_methods_of(url)))]
 
@@ -37,7 +37,7 @@ def _methods_of(url: Url) -> list[str]:
 
 
 def _line(declared: Declared) -> ListedLimit:
-    methods = [method for method in declared.methods or _methods_of(declared.url) if declared.counts(method)]
+    methods = [method for method in _methods_of(declared.url) if declared.counts(method)]
     policies = [declared.limit.policy_on(method, declared.url.operation) for method in methods]
     texts = UNKNOWN if None in policies else limit_texts(limit for policy in policies if policy for limit in policy.limits)
     who = declared.limit.who.name

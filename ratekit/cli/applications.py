@@ -54,10 +54,15 @@ class ListedRules(Rules):
         self._lines = list(lines)
 
     def at(self, method: str, path: str) -> Rule | None:
-        """Return the limits of an endpoint in one policy, None if nothing declares any; no policy if they are asked for."""
-        lines = [line for line in self._lines if line.endpoint == path and method in line.methods.split() and line.limits]
+        """Return the limits of an endpoint in one policy, None if nothing declares any; no policy if they are asked for.
+
+        A route whose limits all count under another endpoint stands for the first of those.
+        """
+        found = [line for line in self._lines if line.limits and method in line.methods.split()]
+        lines = [line for line in found if path in (line.endpoint, line.route)]
         if not lines:
             return None
-        texts = [text for line in lines if line.limits != UNKNOWN for text in split_texts(line.limits or "")]
-        limits = {limit.name: limit for limit in map(Limit.parse, texts)}
-        return Rule(endpoint=path, policy=Policy(path, limits.values()) if limits else None)
+        endpoint = path if any(line.endpoint == path for line in lines) else lines[0].endpoint or path
+        texts = [line.limits or "" for line in lines if line.endpoint == endpoint and line.limits != UNKNOWN]
+        limits = {limit.name: limit for text in texts for limit in map(Limit.parse, split_texts(text))}
+        return Rule(endpoint=endpoint, policy=Policy(endpoint, limits.values()) if limits else None)

@@ -9,6 +9,7 @@ import click
 
 from ratekit.admin import explain as admin_explain
 from ratekit.admin.counters import measure_counters
+from ratekit.admin.explain import printable
 from ratekit.admin.fleet_mode import SOURCE, get_fleet_mode
 from ratekit.admin.overrides import get_rate_limit_override
 from ratekit.cli.counters import counter_lines, override_line
@@ -57,5 +58,6 @@ def _show_store(session: Session, endpoint: str, subject: str) -> None:
     values: dict[str, Any] = {"endpoint": endpoint, "subject": subject, "override": override and asdict(override)}
     values |= {"counters": [asdict(counter) for counter in counters], "fleet_mode": fleet and asdict(fleet)}
     lines = ["the limits are known to the application: give --limit or --rules to see what would happen now"]
+    lines += [f"endpoint  {printable(endpoint)}"]
     lines += [*counter_lines(counters), override_line(override), f"{SOURCE}  {coloured(fleet.mode) if fleet else 'none'}"]
     session.answer(values, lines)

@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 import click
 
+from ratekit.admin.explain import printable
 from ratekit.cli import program
 from ratekit.cli.session import rule_of
 from ratekit.core.errors import ConfigurationError
+from ratekit.core.keys import ALL_ENDPOINTS, ELEMENTS_SUFFIX
 from ratekit.database.urls import URL_VARIABLE as DATABASE_VARIABLE
 from ratekit.stores import URL_VARIABLE
 from ratekit.web.table import Rules
@@ -55,10 +57,24 @@ def _environment(named: dict[str, str]) -> Iterator[None]:
 def _with_limits(arguments: list[str], host: Host) -> list[str]:
     """Say which limits an endpoint has, if that is asked and the application declares some."""
     told = {"--limit", "--rules"} & {argument.partition("=")[0] for argument in arguments}
+    if arguments[:2] == ["overrides", "set"]:
+        _warn_of_no_match(arguments[2:], host)
     if not arguments or arguments[0] not in _ASKING or told:
         return arguments
     is_declared = any(_is_declared(argument, host.declared) for argument in arguments[1:])
     return [*arguments, "--rules", host.declared_at] if is_declared else arguments
+
+
+def _warn_of_no_match(arguments: list[str], host: Host) -> None:
+    """Warn of an override for an endpoint that no declared limit has. Code may count under it all the same."""
+    endpoint = next((argument for argument in arguments if not argument.startswith("-")), ALL_ENDPOINTS)
+    declared = [endpoint, endpoint.removesuffix(ELEMENTS_SUFFIX).removesuffix(":")]
+    if endpoint != ALL_ENDPOINTS and not any(_is_declared(one, host.declared) for one in declared):
+        click.echo(
+            f"ratekit: no limit is declared for the endpoint {printable(endpoint)!r}: the override has an effect only if "
+            f"code counts under this name. `{host.name} limits` shows what is declared",
+            err=True,
+        )
 
 
 def _is_declared(argument: str, declared: Rules) -> bool:

@@ -24,6 +24,7 @@ class Declared(NamedTuple):
     methods: Sequence[str]
     limit: ViewLimit
     where: str
+    name: str = ""  # Flask's endpoint
 
     @property
     def endpoint(self) -> str:
@@ -51,33 +52,38 @@ class DeclaredRules(Rules):
     """Finds what is limited under an endpoint: by decorators on views and blueprints, and by rules and default."""
 
     def at(self, method: str, path: str) -> Rule | None:
-        """Return the limits of an endpoint in one policy, None if nothing declares any."""
+        """Return the limits of an endpoint in one policy, None if nothing declares any; no policy if they are asked for.
+
+        A URL rule, or Flask's name of it, whose limits all count under another endpoint stands for the first of those.
+        """
+        found = [one for one in every_limit() if one.counts(method) and path in (one.endpoint, one.route, one.name)]
+        if not found:
+            return None
+        endpoint = path if any(one.endpoint == path for one in found) else found[0].endpoint
         limits: dict[str, Limit] = {}
-        for declared in every_limit():
-            if declared.endpoint == path and declared.counts(method):
+        for declared in found:
+            if declared.endpoint == endpoint:
                 limits = {one.name: one for one in declared.limits(method)} | limits
-        return Rule(endpoint=path, policy=Policy(path, limits.values())) if limits else None
+        return Rule(endpoint=endpoint, policy=Policy(endpoint, limits.values()) if limits else None)
 
 
 def every_limit() -> Iterator[Declared]:
     """Yield every limit of the application that runs, route by route."""
     for rule in sorted(current_app.url_map.iter_rules(), key=lambda rule: (rule.rule, rule.endpoint)):
         methods = declared_methods(rule)
-        for limit, where in _limits_of(rule, methods):
-            yield Declared(rule.rule, methods, limit, where)
+        rules = settings_of_app().rules
+        for limit, some in rules.found_by_method(methods, rule.rule, rule.endpoint):
+            yield Declared(rule.rule, some, limit, "default" if limit is rules.default else "rules", rule.endpoint)
+        for limit, where in _limits_of(rule):
+            yield Declared(rule.rule, methods, limit, where, rule.endpoint)
         yield from _method_limits(rule, current_app.view_functions.get(rule.endpoint))
 
 
-def _limits_of(rule: Any, methods: Sequence[str]) -> Iterator[tuple[ViewLimit, str]]:
-    found = {id(limit): limit for method in methods if (limit := _by_rule(method, rule)) is not None}
-    yield from ((limit, "rules") for limit in found.values())
+def _limits_of(rule: Any) -> Iterator[tuple[ViewLimit, str]]:
+    """Yield the limits of the blueprints and the view of a URL rule."""
     for name in _blueprints_of(rule.endpoint):
         yield from ((limit, f"blueprint {name}") for limit in limits_of_blueprint(current_app.blueprints[name]))
     yield from ((limit, "view") for limit in limits_on(current_app.view_functions.get(rule.endpoint)))
-
-
-def _by_rule(method: str, rule: Any) -> ViewLimit | None:
-    return settings_of_app().rules.find(method, rule.rule, rule.endpoint)
 
 
 def _blueprints_of(endpoint: str) -> list[str]:
@@ -94,7 +100,7 @@ def _method_limits(rule: Any, view: Any) -> Iterator[Declared]:
         return
     for method in declared_methods(rule):
         for limit in limits_on(getattr(view_class, method.lower(), None)):
-            yield Declared(rule.rule, [method], limit, f"{view_class.__name__}.{method.lower()}")
+            yield Declared(rule.rule, [method], limit, f"{view_class.__name__}.{method.lower()}", rule.endpoint)
 
 
 declared = DeclaredRules()

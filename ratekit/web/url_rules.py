@@ -47,8 +47,8 @@ class UrlRules:
         self._exact = {(method, _bare(text)): limit for key, limit in exact for method, text in [_parsed(key)]}
         self._prefixes: list[tuple[str | None, str, ViewLimit | None]]
         self._prefixes = [(*_parsed(key), limit) for key, limit in table if key.endswith("*")]
-        self._default = None if default is None else _limit(spelled("default"), default, DEFAULT_ENDPOINT, exempted)
-        self.limits = [limit for _, limit in table if limit is not None] + ([self._default] if self._default else [])
+        self.default = None if default is None else _limit(spelled("default"), default, DEFAULT_ENDPOINT, exempted)
+        self.limits = [limit for _, limit in table if limit is not None] + ([self.default] if self.default else [])
         self.is_empty = not self.limits
 
     def check_plans(self, plan_of: PlanFunction | None) -> None:
@@ -56,6 +56,14 @@ class UrlRules:
         for limit in self.limits:
             if limit.policy is None:
                 limit.declared.function(plan_of)
+
+    def found_by_method(self, methods: Iterable[str], route: str, name: str) -> list[tuple[ViewLimit, list[str]]]:
+        """Return each limit that a URL has by some of its methods, with those methods."""
+        found: dict[int, tuple[ViewLimit, list[str]]] = {}
+        for method in methods:
+            if (limit := self.find(method, route, name)) is not None:
+                found.setdefault(id(limit), (limit, []))[1].append(method)
+        return list(found.values())
 
     def find(self, method: str, route: str, name: str) -> ViewLimit | None:
         """Return the limit of a URL, None if it has none."""
@@ -67,7 +75,7 @@ class UrlRules:
         for only, pattern, limit in self._prefixes:
             if only in methods and (route.startswith(pattern[:-1]) or name.startswith(pattern[:-1])):
                 return limit
-        return self._default
+        return self.default
 
 
 def fits(key: str, route: str, name: str) -> bool:

@@ -226,3 +226,46 @@ def test_inspect_shows_counts_of_what_nothing_declares(client):
     conf.limiter().check(Limit(9, 60), "ann", endpoint="by hand", cost=4)
     (counter,) = json.loads(manage("inspect", "by hand", "ann", "--json"))["counters"]
     assert (counter["limit"], counter["used"], counter["is_exact"]) == ("60s", 4, True)
+
+
+def test_limits_list_the_default_and_only_the_rule_that_applies(site, redis_server):
+    site(
+        path("x/", lambda request: HttpResponse(), name="api-x"),
+        path("y/", lambda request: HttpResponse(), name="api-y"),
+        path("health/", lambda request: HttpResponse(), name="health"),
+        STORE_URL=redis_server.url,
+        RULES={"POST /x/": "5/min", "api-x": "7/min", "api-*": "9/min"},
+        DEFAULT="30/min",
+        EXEMPT=["health"],
+    )
+    rows = [tuple(row.values())[:3] + tuple(row.values())[4:] for row in json.loads(manage("limits", "--json"))]
+    others = "GET PUT PATCH DELETE"
+    assert [row for row in rows if row[0] in ("/x/", "/y/", "/health/")] == [
+        ("/x/", others, "7/min", "/x/", "RULES"),
+        ("/x/", "POST", "post-60s=5/min", "/x/", "RULES"),
+        ("/y/", f"{others.replace('GET', 'GET POST')}", "9/min", "api-*", "RULES"),
+        ("/health/", f"{others.replace('GET', 'GET POST')}", None, None, None),
+    ]
+
+
+def test_url_or_name_stands_for_what_its_limits_count_under(site, redis_server):
+    client = site(
+        path("x/", lambda request: HttpResponse(), name="api-x"),
+        STORE_URL=redis_server.url,
+        RULES={"api-*": "plan"},
+        PLANS={"free": "2/min"},
+        PLAN_OF=lambda request: "free",
+    )
+    assert client.get("/x/").status_code == 200
+    for asked in ("/x/", "api-x", "api-*"):
+        told = manage("explain", asked, "ip:203.0.113.7")
+        assert "endpoint  api-*" in told
+        assert "60s    fixed_window  -       1" in told
+
+
+def test_override_for_an_endpoint_that_nothing_limits_is_warned_of(client, capsys):
+    manage("overrides", "set", "/nowhere/", WHO[1], "--max-requests", "5")
+    assert "no limit is declared for the endpoint '/nowhere/'" in capsys.readouterr().err
+    manage("overrides", "set", *WHO, "--max-requests", "5")
+    manage("overrides", "set", "/x/:/elements", WHO[1], "--max-requests", "5")
+    assert "no limit is declared" not in capsys.readouterr().err

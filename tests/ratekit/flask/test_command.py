@@ -42,13 +42,13 @@ def test_limits_are_listed_with_who_and_where(app):
     lines = [line.split() for line in run(app, "limits").output.splitlines()]
     assert lines == [
         ["ROUTE", "METHODS", "LIMITS", "BY", "COUNTED", "UNDER", "DECLARED", "BY"],
-        ["/books/<int:number>", "GET", "100/min", "client_ip", "default", "rules"],
+        ["/books/<int:number>", "GET", "100/min", "client_ip", "default", "default"],
         ["/books/<int:number>", "GET", "1000/h", "project", "books", "blueprint", "books"],
-        ["/cart", "GET", "POST", "100/min", "client_ip", "default", "rules"],
+        ["/cart", "GET", "POST", "100/min", "client_ip", "default", "default"],
         ["/cart", "GET", "30/min", "client_ip", "/cart", "Cart.get"],
         ["/cart", "POST", "post-60s=10/min", "header:x-user", "/cart", "Cart.post"],
         ["/login", "POST", "post-60s=5/min", "client_ip", "/login", "rules"],
-        ["/search", "GET", "100/min", "client_ip", "default", "rules"],
+        ["/search", "GET", "100/min", "client_ip", "default", "default"],
         ["/search", "GET", "2/s,", "60/min", "client_ip", "/search", "view"],
     ]
 
@@ -72,3 +72,27 @@ def test_other_commands_know_store_prefix_and_limits_of_the_application(app):
 def test_wrong_command_ends_with_the_code_of_ratekit(app):
     assert run(app, "limitz").exit_code == 2
     assert "limits" in run(app, "--help").output
+
+
+def test_rule_for_one_method_leaves_the_others_to_the_default():
+    app = flask.Flask("both")
+    install(app, rules={"POST /x": "5/min"}, default="100/min", exempt=[])
+    app.add_url_rule("/x", "x", lambda: "", methods=["GET", "POST"])
+    lines = [line.split() for line in run(app, "limits").output.splitlines()]
+    assert ["/x", "GET", "100/min", "client_ip", "default", "default"] in lines
+    assert ["/x", "POST", "post-60s=5/min", "client_ip", "/x", "rules"] in lines
+
+
+def test_route_or_name_stands_for_what_its_limits_count_under(app):
+    client = app.test_client()
+    assert [client.get("/books/1").status_code for _ in range(2)] == [200, 200]
+    for asked in ("/books/<int:number>", "books.<lambda>"):
+        told = run(app, "explain", asked, "ip:127.0.0.1").output
+        assert "on default: a request that costs 1 passes" in told, told
+
+
+def test_override_for_an_endpoint_that_nothing_limits_is_warned_of(app):
+    told = run(app, "overrides", "set", "/serach", "ip:127.0.0.1", "--max-requests", "5")
+    assert (told.exit_code, "no limit is declared for the endpoint '/serach'" in told.output) == (0, True)
+    assert "no limit is declared" not in run(app, "overrides", "set", "/search", "ip:1", "--max-requests", "5").output
+    assert "no limit is declared" not in run(app, "overrides", "set", "*", "ip:1", "--max-requests", "5").output
