@@ -15,7 +15,7 @@ from ratekit_service.checks.front import address_of
 from ratekit_service.database import Write
 from ratekit_service.keys.secrets import random_text
 from ratekit_service.models import Text
-from ratekit_service.problems import Problem, not_found
+from ratekit_service.problems import Problem, invalid, not_found
 
 if TYPE_CHECKING:
     from ratekit_service.service import Service
@@ -77,7 +77,16 @@ async def administrator(
     service: Service = request.app.state.service
     given = request.headers.get("authorization") if credentials is None else f"Bearer {credentials.credentials}"
     service.authentication.administrator(given, address_of(request.scope))
+    refuse_unknown_query(request)
     return Administrator(service, x_ratekit_actor or "admin")
+
+
+def refuse_unknown_query(request: Request) -> None:
+    """Raise Problem for a parameter that a path does not have: a filter that is not applied shows what nobody asked for."""
+    known = [parameter.alias for parameter in request.scope["route"].dependant.query_params]
+    unknown = next((name for name in request.query_params if name not in known), None)
+    if unknown is not None:
+        raise invalid(f"{unknown} is no parameter of this path, which has {', '.join(known) or 'none'}", unknown)
 
 
 Admin = Annotated[Administrator, Depends(administrator)]
@@ -129,6 +138,12 @@ def check_plan(connection: Connection, tenant_id: str, plan_id: str | None, fiel
     row = find(connection, schema.plans, "plan", plan_id, field=field)
     if row["tenant_id"] != tenant_id:
         raise not_found("plan", field=field)
+
+
+def check_name(connection: Connection, table: Table, kind: str, name: str, *others: ColumnElement[bool]) -> None:
+    """Raise Problem if a name is taken, among the rows that fulfil other conditions."""
+    if connection.execute(select(table.c.id).where(table.c.name == name, *others).limit(1)).first() is not None:
+        raise Problem(409, f"there is a {kind} with the name {name!r} already", field="name")
 
 
 def without_null(values: dict[str, Any], *names: str) -> dict[str, Any]:

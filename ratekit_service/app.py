@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 import ratekit
 from ratekit.core.errors import DatabaseUnavailable
@@ -31,6 +32,7 @@ from ratekit_service.rules import routes as rules
 from ratekit_service.service import Service
 from ratekit_service.settings import Settings, load
 from ratekit_service.tenants import routes as tenants
+from ratekit_service.validation import problem_of
 from ratekit_service.violations import routes as violations
 
 ROUTERS = (checks, usage, status, tenants, plans, keys, policies, rules, overrides, violations, audit, page)
@@ -86,10 +88,7 @@ async def _problem(_request: Request, error: Exception) -> Response:
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101
-    errors = [{"field": _place(one["loc"]), "message": str(one["msg"])} for one in error.errors()]
-    first = errors[0]
-    detail = f"{first['field'] or 'the body'}: {first['message']}"
-    return await _problem(request, Problem(422, detail, field=first["field"], members={"errors": errors[:20]}))
+    return await _problem(request, problem_of(error.errors(), request.headers.get("content-type")))
 
 
 async def _without_database(request: Request, error: Exception) -> Response:
@@ -98,15 +97,20 @@ async def _without_database(request: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101
+    if error.status_code == 405:
+        methods = ", ".join(_methods(request))
+        detail = f"{request.method} is no method of this path, which has {methods}"
+        return await _problem(request, Problem(405, detail, headers=((b"allow", methods.encode()),)))
     lines = tuple((name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items())
-    detail = {404: "there is no such path", 405: "this path has other methods"}.get(error.status_code, str(error.detail))
+    detail = {404: "there is no such path"}.get(error.status_code, str(error.detail))
     return await _problem(request, Problem(error.status_code, detail, headers=lines))
 
 
-def _place(location: Any) -> str:
-    """Return where in a request something is wrong: "cost", "checks[2].cost", "query limit" is "limit"."""
-    parts = [part for part in location if part not in ("body", "query", "path", "header")]
-    text = ""
-    for part in parts:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return text.removeprefix(".")
+def _methods(request: Request) -> list[str]:
+    """Return all methods of a path: several routes may share it, and Starlette tells those of the first one only."""
+    routes = request.app.router.routes
+    return [
+        method
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
+    ]

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
 from ratekit_service.bounds import LONGEST_ID, LONGEST_NAME, MOST_ITEMS
 from ratekit_service.checks.models import Body
 
-__all__ = ["After", "Body", "Id", "Items", "Page", "Row", "Text", "Time", "Word"]
+__all__ = ["After", "Body", "Id", "Items", "Page", "Row", "Text", "Time", "Title", "Word"]
 Item = TypeVar("Item")
 
 
@@ -20,8 +20,15 @@ def _printable(text: str) -> str:
     return text
 
 
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("has nothing but blanks")
+    return text
+
+
 _WORD = r"^[A-Za-z0-9_-]+$"
 Text = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_printable)]
+Title = Annotated[Text, AfterValidator(_not_blank)]  # the name of a tenant, a plan, a key
 Word = Annotated[str, Field(min_length=1, max_length=LONGEST_ID, pattern=_WORD)]
 Id = Word
 Time = Annotated[AwareDatetime, Field(strict=False)]

@@ -53,9 +53,7 @@ class Numbers:
         """Return the numbers unchanged. Raises ConfigurationError if there are none, or if they contradict each other."""
         given = [name for name in NUMBERS[:-1] if getattr(self, name) is not None]
         if not given and not self.unlimited:
-            raise ConfigurationError(
-                "the override has no numbers: give max_requests, expiry, burst, until or unlimited=True"
-            )
+            raise ConfigurationError("the override has no numbers: give max_requests, expiry, burst, until or unlimited")
         if given and self.unlimited:
             raise ConfigurationError(f"unlimited True contradicts {given[0]}: give only one of them")
         return self

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
 
 from ratekit.core.protocol import Operation
-from ratekit_service.administration import problems
+from ratekit_service.administration import problems, refuse_unknown_query
 from ratekit_service.checks import answers, models, quotas, requests
 from ratekit_service.checks.routes import Reader
 from ratekit_service.problems import invalid
@@ -47,6 +47,7 @@ async def usage(
     plan_id: Annotated[models.PlanId | None, Query()] = None,
 ) -> Usage:
     """List the tenant's plans; with a resource and a subject, also what the subject has used. Spends nothing."""
+    refuse_unknown_query(request)
     service: Service = request.app.state.service
     tenant = service.decider.tenant_of(key)
     configuration = service.refresher.configuration
@@ -60,9 +61,13 @@ async def usage(
     target = service.decider.place(key, tenant, requests.CheckRequest(resource, subject, plan_id=plan_id))
     decision = await service.decider.decide(target, Operation.PEEK, quotas.nothing(target.plan))
     states = [] if decision.result is None else answers.limit_states(decision.result)
-    answer.plan_id, answer.limits = (
-        target.plan.id,
-        [models.LimitState.model_validate(state, from_attributes=True) for state in states],
-    )
+    answer.plan_id, answer.limits = target.plan.id, [_shown(state) for state in states]
     answer.degraded = None if decision.result is None else decision.result.degraded
     return answer
+
+
+def _shown(state: answers.LimitState) -> models.LimitState:
+    """Return what a limit says, and whether it would let one more pass: the look itself has asked for nothing."""
+    shown = models.LimitState.model_validate(state, from_attributes=True)
+    shown.allowed = state.allowed and state.remaining > 0
+    return shown

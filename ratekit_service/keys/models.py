@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ratekit_service.models import Body, Id, Row, Text, Time
+from ratekit_service.models import Body, Id, Row, Time, Title
 
 Scope = Literal["check", "read", "charge"]
 Scopes = Annotated[list[Scope], Field(min_length=1, max_length=3)]
@@ -17,7 +17,7 @@ class NewKey(Body):
     """A key to be made. Its scopes: check (check, release, reserve, commit), read (peek, usage), charge (charge, refund)."""
 
     tenant_id: Id
-    name: Text
+    name: Title
     plan_id: Id | None = None
     kind: Literal["live", "test"] = "live"
     scopes: Scopes = Field(default=["check", "read", "charge"])
@@ -27,7 +27,7 @@ class NewKey(Body):
 class KeyChange(Body):
     """What changes; null takes the plan or the expiry away, and leaves the name and the scopes."""
 
-    name: Text | None = None
+    name: Title | None = None
     plan_id: Id | None = None
     scopes: Scopes | None = None
     expires_at: Time | None = None

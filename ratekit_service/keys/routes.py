@@ -15,10 +15,11 @@ from ratekit_service.database import Write
 from ratekit_service.keys.models import Key, KeyChange, MadeKey, NewKey, Rotation
 from ratekit_service.keys.secrets import make_key
 from ratekit_service.models import After, Id, Items, Page
-from ratekit_service.problems import Problem
+from ratekit_service.problems import Problem, invalid
 
 router = APIRouter(prefix="/v1/admin/keys", tags=["keys"], responses=ADMIN_PROBLEMS)
 KeyId = Annotated[Id, Path()]
+_A_DAY = Rotation()
 
 
 @router.post("", status_code=201)
@@ -58,7 +59,7 @@ async def change_key(key_id: KeyId, body: KeyChange, admin: Admin) -> Key:
 
 
 @router.post("/{key_id}/rotate", status_code=201)
-async def rotate_key(key_id: KeyId, body: Rotation, admin: Admin) -> MadeKey:
+async def rotate_key(key_id: KeyId, admin: Admin, body: Rotation = _A_DAY) -> MadeKey:
     """Make a new key with the settings of an old one, which works until the overlap is over."""
     pepper = admin.service.settings.key_pepper
     return await admin.write(lambda write: _rotate(write, key_id, body.overlap_seconds, pepper))
@@ -81,13 +82,11 @@ def note_uses(connection: Connection, used: Mapping[str, int]) -> None:
     connection.execute(statement.values(updated_at=table.c.updated_at), times)
 
 
-def _minute(number: int) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(number * 60, datetime.UTC)
-
-
 def _create(write: Write, values: dict[str, Any], pepper: str) -> MadeKey:
     find_tenant(write.connection, values["tenant_id"])
     check_plan(write.connection, values["tenant_id"], values["plan_id"])
+    if values["expires_at"] is not None and values["expires_at"] <= write.now:
+        raise invalid(f"expires_at {values['expires_at'].isoformat()} is over", "expires_at")
     made = make_key(values["kind"], pepper)
     kept = {"id": made.id, "salt": made.salt, "key_hash": made.key_hash}
     write.insert(schema.api_keys, "key", {**values, **kept})
@@ -107,6 +106,8 @@ def _rotate(write: Write, key_id: str, overlap: int, pepper: str) -> MadeKey:
     row = find(write.connection, schema.api_keys, "key", key_id)
     if row["revoked_at"] is not None or row["replaced_by"] is not None:
         raise Problem(409, "this key is revoked or was rotated before: make a new one")
+    if row["expires_at"] is not None and row["expires_at"] <= write.now:
+        raise Problem(409, "this key has expired: make a new one")
     inherited = {name: row[name] for name in ("tenant_id", "name", "plan_id", "kind", "scopes", "expires_at")}
     made = _create(write, inherited, pepper)
     ends = write.now + datetime.timedelta(seconds=overlap)

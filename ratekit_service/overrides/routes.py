@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -19,7 +20,8 @@ from ratekit.database.override_rows import OverrideRow
 from ratekit_service.administration import ADMIN_PROBLEMS, Admin, find, find_tenant, page
 from ratekit_service.database import Write
 from ratekit_service.models import After, Body, Id, Items, Page, Row, Text, Time
-from ratekit_service.problems import invalid, not_found
+from ratekit_service.plans.definitions import PlanError, terms_of
+from ratekit_service.problems import Problem, invalid, not_found
 
 router = APIRouter(prefix="/v1/admin", tags=["overrides"], responses=ADMIN_PROBLEMS)
 OverrideId = Annotated[int, Path(ge=0, le=2**53)]
@@ -169,7 +171,11 @@ async def reset_counters(body: Reset, admin: Admin) -> ResetAnswer:
     await admin.write(lambda write: _note_reset(write, body))
     service = admin.service
     configuration = service.refresher.configuration
-    return ResetAnswer(plans=await service.decider.reset(configuration, body.tenant_id, body.resource, body.subject))
+    try:
+        plans = await service.decider.reset(configuration, body.tenant_id, body.resource, body.subject)
+    except Problem as problem:
+        raise Problem(503, "the counters cannot be reset now: the store does not answer", retry_after=1) from problem
+    return ResetAnswer(plans=plans)
 
 
 def _check_target(body: NewOverride) -> None:
@@ -182,6 +188,7 @@ def _check_target(body: NewOverride) -> None:
 def _put(write: Write, body: NewOverride) -> OverrideModel:
     find_tenant(write.connection, body.tenant_id)
     endpoint = body.resource or _endpoint_of_rule(write, body)
+    _check_limit(write.connection, body)
     ends = _end(write, body)
     _refuse_past(write, body.until)
     row = OverrideRow(body.subject, endpoint, _fields(body), ends, write.actor, body.reason, tenant=body.tenant_id)
@@ -192,6 +199,20 @@ def _put(write: Write, body: NewOverride) -> OverrideModel:
     made = next(one for one in (_read(write.connection, key) for key in ids) if one.resource == endpoint)
     write.audit("set", "override", made.override_id, body.model_dump(exclude_none=True))
     return made
+
+
+def _check_limit(connection: Connection, body: NewOverride) -> None:
+    """Raise Problem if no plan of the tenant has a limit of that name: the override would do nothing."""
+    if body.limit is None or body.rule_id is not None:
+        return
+    query = select(schema.plans.c.name, schema.plans.c.definition).where(schema.plans.c.tenant_id == body.tenant_id)
+    names: set[str] = set()
+    for name, definition in connection.execute(query):
+        with contextlib.suppress(PlanError):
+            names |= {limit.name for limit in terms_of(name, definition).policy.limits}
+    if body.limit not in names:
+        known = ", ".join(sorted(names)[:20]) or "none"
+        raise invalid(f"limit {body.limit!r} is in no plan of the tenant, whose limits are {known}", "limit")
 
 
 def _fields(body: NewOverride) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from ratekit.core.limits import MOST_LIMITS, MOST_REQUESTS
-from ratekit_service.models import Body, Id, Row, Text
+from ratekit_service.models import Body, Id, Row, Title
 from ratekit_service.tenants.models import Mode
 
 AlgorithmName = Literal[
@@ -42,13 +42,13 @@ class NewPlan(Definition):
     """A plan to be made."""
 
     tenant_id: Id
-    name: Text
+    name: Title
 
 
 class PlanChange(Definition):
     """What changes. A new algorithm, or new limits, replace all numbers of the old one."""
 
-    name: Text | None = None
+    name: Title | None = None
 
 
 class Plan(Row):

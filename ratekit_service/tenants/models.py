@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from ratekit.core.limits import Policy
-from ratekit_service.models import Body, Id, Row, Text
+from ratekit_service.models import Body, Id, Row, Title
 
 Mode = Literal["on", "off", "monitor"]
 HeaderStyle = Literal["x-ratelimit", "ratelimit", "draft-11", "none"]
@@ -32,13 +32,13 @@ class TenantSettings(Body):
 class NewTenant(TenantSettings):
     """A tenant to be made."""
 
-    name: Text
+    name: Title
 
 
 class TenantChange(TenantSettings):
     """What changes; null goes back to the default."""
 
-    name: Text | None = None
+    name: Title | None = None
     default_plan_id: Id | None = None
 
 

@@ -177,7 +177,7 @@ def test_log_lines_are_json_with_the_subject_hashed_and_no_secret(tmp_path):
     [
         (["--port", "99999"], {}, "port 99999 is not between"),
         ([], {"RATEKIT_ADMIN_TOKEN": "short"}, "admin_token has 5 characters"),
-        ([], {"RATEKIT_POLL_SECONDS": "often"}, "RATEKIT_POLL_SECONDS 'often' is not of type float"),
+        ([], {"RATEKIT_POLL_SECONDS": "often"}, "RATEKIT_POLL_SECONDS 'often' is not a number"),
         ([], {"RATEKIT_ON_OUTAGE": "panic"}, "on_outage 'panic' is unknown"),
         ([], {"RATEKIT_TENANT_LIMIT": "lots"}, "'lots'"),
         (["--database", "oracle://u:hunter2@h/n"], {}, "database 'oracle' is unknown"),

@@ -64,8 +64,10 @@ async def test_no_key_and_every_wrong_one_is_the_same_401(service):
 async def test_expired_key_is_told_so(service):
     caller = await service.caller()
     past = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=1)
-    key = await service.key(caller.tenant_id, expires_at=past.isoformat())
-    answer = await service.client.post("/v1/check", json={"resource": "r", "subject": "s"}, headers={"x-api-key": key})
+    made = await service.admin("POST", "/keys", {"tenant_id": caller.tenant_id, "name": "k"})
+    await service.admin("PATCH", f"/keys/{made['id']}", {"expires_at": past.isoformat()})
+    headers = {"x-api-key": made["key"]}
+    answer = await service.client.post("/v1/check", json={"resource": "r", "subject": "s"}, headers=headers)
     assert (answer.status_code, answer.json()["detail"]) == (401, "x-api-key has expired")
 
 

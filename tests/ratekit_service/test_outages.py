@@ -128,6 +128,8 @@ async def test_override_is_in_force_again_when_the_store_comes_back_empty(redis,
         redis.process.wait()
         made = await service.admin("PUT", "/overrides", {**place, "max_requests": 77})
         assert made["in_force"] is False
+        problem = await service.admin("POST", "/reset", place, 503)
+        assert problem["detail"] == "the counters cannot be reset now: the store does not answer"
         back = servers.start_server(redis.executable, port=redis.port)
         try:
 

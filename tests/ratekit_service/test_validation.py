@@ -1,0 +1,126 @@
+"""Requests that make no sense are told so in sentences that name the field, the value, and what belongs there."""
+
+from __future__ import annotations
+
+import pytest
+
+ADMIN = {"authorization": "Bearer a-token-for-administration"}
+BODIES = {
+    "": ("", "the body is empty: send a JSON object"),
+    "{": ("", "the body is not JSON: Expecting property name enclosed in double quotes, at character 1"),
+    "[]": ("", "the body is not a JSON object"),
+    '{"resource":"x"}': ("subject", "subject is missing"),
+    '{"resource":"x","subject":""}': ("subject", "subject is empty"),
+    '{"resource":"x","subject":7}': ("subject", "subject is not a text"),
+    f'{{"resource":"x","subject":"{"a" * 257}"}}': ("subject", "subject has more than 256 characters"),
+    '{"resource":"x","subject":"a","foo":1}': ("foo", "foo is no field of this request"),
+}
+TENANTS = {
+    '{"name":"   "}': ("name", "name has nothing but blanks"),
+    '{"name":"a\\u0000b"}': ("name", "name has characters that cannot be printed"),
+    '{"name":"x","mode":"maybe"}': ("mode", "mode 'maybe' is unknown: it is 'on', 'off' or 'monitor'"),
+    '{"name":"x","headers":[]}': ("headers", "headers is an empty list"),
+}
+JSON = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize("body", BODIES)
+async def test_body_that_makes_no_sense_is_a_sentence(embedded, body):
+    caller = await embedded.caller()
+    headers = JSON | {"x-api-key": caller.key}
+    answer = await embedded.client.post("/v1/check", content=body, headers=headers)
+    assert (answer.status_code, answer.json()["field"], answer.json()["detail"]) == (422, *BODIES[body])
+
+
+@pytest.mark.parametrize("body", TENANTS)
+async def test_value_that_administration_refuses_is_named(embedded, body):
+    answer = await embedded.client.post("/v1/admin/tenants", content=body, headers=JSON | ADMIN)
+    assert (answer.status_code, answer.json()["field"], answer.json()["detail"]) == (422, *TENANTS[body])
+
+
+@pytest.mark.parametrize("path", ["/v1/check", "/v1/admin/tenants"])
+async def test_body_of_another_type_is_told_which_type_it_needs(embedded, path):
+    caller = await embedded.caller()
+    headers = ADMIN | {"x-api-key": caller.key, "content-type": "application/x-www-form-urlencoded"}
+    answer = await embedded.client.post(path, content='{"resource":"x","subject":"a"}', headers=headers)
+    expected = "the body is not sent as JSON: its content-type is application/x-www-form-urlencoded, not application/json"
+    assert (answer.status_code, answer.json()["detail"]) == (422, expected)
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "methods"),
+    [
+        ("/v1/admin/overrides", "POST", "GET, PUT"),
+        ("/v1/admin/plans/x", "PUT", "GET, PATCH, DELETE"),
+        ("/v1/check", "GET", "POST"),
+    ],
+)
+async def test_method_that_a_path_has_not_is_told_those_it_has(embedded, path, method, methods):
+    answer = await embedded.client.request(method, path, headers=ADMIN)
+    assert (answer.status_code, answer.headers["allow"]) == (405, methods)
+    assert answer.json()["detail"] == f"{method} is no method of this path, which has {methods}"
+
+
+async def test_filter_that_a_list_has_not_is_refused(embedded):
+    problem = await embedded.admin("GET", "/violations?subject=user:42", status=422)
+    assert problem["field"] == "subject"
+    assert problem["detail"].startswith("subject is no parameter of this path, which has tenant_id, client_key, endpoint")
+    caller = await embedded.caller()
+    answer = await embedded.client.get("/v1/usage?user=42", headers={"x-api-key": caller.key})
+    assert answer.json()["detail"] == "user is no parameter of this path, which has resource, subject, plan_id"
+
+
+async def test_taken_name_is_told_by_itself(service):
+    tenant = await service.tenant("acme")
+    problem = await service.admin("POST", "/tenants", {"name": "acme"}, 409)
+    assert (problem["field"], problem["detail"]) == ("name", "there is a tenant with the name 'acme' already")
+    await service.plan(tenant, "pro")
+    other = await service.plan(tenant, "free")
+    problem = await service.admin("PATCH", f"/plans/{other}", {"name": "pro"}, 409)
+    assert problem["detail"] == "there is a plan with the name 'pro' already"
+    await service.admin("PATCH", f"/plans/{other}", {"name": "free", "limits": ["7/min"]})
+    await service.plan(await service.tenant("other"), "pro")
+
+
+async def test_key_that_has_ended_is_neither_made_nor_rotated(service):
+    tenant = await service.tenant()
+    body = {"tenant_id": tenant, "name": "k"}
+    problem = await service.admin("POST", "/keys", {**body, "expires_at": "2020-01-01T00:00:00Z"}, 422)
+    assert (problem["field"], problem["detail"]) == ("expires_at", "expires_at 2020-01-01T00:00:00+00:00 is over")
+    made = await service.admin("POST", "/keys", body)
+    await service.admin("PATCH", f"/keys/{made['id']}", {"expires_at": "2020-01-01T00:00:00Z"})
+    problem = await service.admin("POST", f"/keys/{made['id']}/rotate", {}, 409)
+    assert problem["detail"] == "this key has expired: make a new one"
+
+
+async def test_key_is_rotated_without_a_body_and_the_old_one_works_for_a_day(service):
+    tenant = await service.tenant()
+    made = await service.admin("POST", "/keys", {"tenant_id": tenant, "name": "k"})
+    rotated = await service.admin("POST", f"/keys/{made['id']}/rotate", status=201)
+    old = await service.admin("GET", f"/keys/{made['id']}")
+    assert old["replaced_by"] == rotated["id"]
+    assert old["expires_at"] > old["updated_at"]
+
+
+async def test_override_of_a_limit_that_no_plan_has_is_refused(service):
+    caller = await service.caller(limits=["fast=5/s", "100/h"])
+    body = {"tenant_id": caller.tenant_id, "resource": "x", "subject": "a", "max_requests": 1}
+    problem = await service.admin("PUT", "/overrides", {**body, "limit": "slow"}, 422)
+    assert (problem["field"], problem["detail"]) == (
+        "limit",
+        "limit 'slow' is in no plan of the tenant, whose limits are 3600s, fast",
+    )
+    assert (await service.admin("PUT", "/overrides", {**body, "limit": "3600s"}))["limits"]["3600s"]["max_requests"] == 1
+    problem = await service.admin("PUT", "/overrides", {**body, "max_requests": None}, 422)
+    assert problem["detail"] == "the override has no numbers: give max_requests, expiry, burst, until or unlimited"
+
+
+async def test_usage_of_an_exhausted_subject_is_not_allowed(embedded):
+    caller = await embedded.caller()
+    headers, query = {"x-api-key": caller.key}, {"resource": "GET:/orders", "subject": "user:42"}
+    seen = []
+    for _ in range(4):
+        limit = (await embedded.client.get("/v1/usage", params=query, headers=headers)).json()["limits"][0]
+        seen.append((limit["used"], limit["remaining"], limit["allowed"]))
+        await caller.check()
+    assert seen == [(0, 3, True), (1, 2, True), (2, 1, True), (3, 0, False)]
