@@ -128,10 +128,10 @@ async def health() -> dict[str, bool]:
 WHAT_TO_TRY = """\
 A gateway to a language model on {url}: pro has 60 requests and 90 000 tokens a minute, trial 300 tokens a month.
 
-  curl -N --json '{{"prompt": "a stream of words that come one by one", "stream": true}}' -H 'X-API-Key: key-of-pro' {chat}
+  curl -N {json} '{{"prompt": "a stream of words that come one by one", "stream": true}}' -H 'X-API-Key: key-of-pro' {chat}
   curl -H 'X-API-Key: key-of-pro' {url}/v1/usage      # the stream has cost what it has said, not what it might have
-  curl -i --json '{{"prompt": "hello", "max_tokens": 290}}' -H 'X-API-Key: key-of-trial' {chat}      # fits into the month
-  curl -i --json '{{"prompt": "hello", "max_tokens": 299}}' -H 'X-API-Key: key-of-trial' {chat}      # does not fit any more
+  curl -i {json} '{{"prompt": "hello", "max_tokens": 290}}' -H 'X-API-Key: key-of-trial' {chat}      # fits into the month
+  curl -i {json} '{{"prompt": "hello", "max_tokens": 299}}' -H 'X-API-Key: key-of-trial' {chat}      # does not fit any more
 
 Ctrl-C ends the server."""
 
@@ -141,7 +141,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000, help="port of the loopback to listen on (default 8000)")
     port = parser.parse_args().port
     url = f"http://127.0.0.1:{port}"
-    print(WHAT_TO_TRY.format(url=url, chat=f"{url}/v1/chat"), flush=True)
+    json_body = "-H 'Content-Type: application/json' -d"  # older versions of curl have no --json
+    print(WHAT_TO_TRY.format(url=url, chat=f"{url}/v1/chat", json=json_body), flush=True)
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
 
 

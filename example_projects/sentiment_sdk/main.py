@@ -70,7 +70,7 @@ WHAT_TO_TRY = """\
 Sentiment and images on {url}, limited by what requests say. The limits are those of {origin}.
 
   for i in 1 2 3 4 5 6; do curl -s -o /dev/null -w '%{{http_code}}\\n' -H 'X-User-Id: 7' -X POST {url}/sentiment; done
-  curl -i --json '{{"tenant_id": "client-corp", "language": "en", "text": "good"}}' {url}/sentiment      # 8 a minute
+  curl -i {json} '{{"tenant_id": "client-corp", "language": "en", "text": "good"}}' {url}/sentiment      # 8 a minute
   curl -i -H 'X-API-Key: premium-tier' -X POST {url}/sentiment      # 5000 a minute
   curl -i '{url}/images?model_version=v2&hd=true'      # 2 a minute for this model in this resolution
 
@@ -78,6 +78,7 @@ Sentiment and images on {url}, limited by what requests say. The limits are thos
   curl {url}/health      # which rules are in force, and where they come from
 
 Ctrl-C ends the server."""
+JSON = "-H 'Content-Type: application/json' -d"  # older versions of curl have no --json
 CHANGE_A_FILE = "Change rpm in rules/sentiment.json while it runs: the next second has it."
 CHANGE_MONGODB = "Change rpm in rules/sentiment.json, and put it into MongoDB while it runs:\n  {push}"
 PUSH = "ratekit rules push rules/sentiment.json '{mongodb}' --service sentiment"
@@ -89,7 +90,7 @@ def main() -> None:
     port = parser.parse_args().port
     change = CHANGE_MONGODB.format(push=PUSH.format(mongodb=MONGODB)) if MONGODB else CHANGE_A_FILE
     origin = kits["sentiment"].status.origin
-    print(WHAT_TO_TRY.format(url=f"http://127.0.0.1:{port}", origin=origin, change=change), flush=True)
+    print(WHAT_TO_TRY.format(url=f"http://127.0.0.1:{port}", origin=origin, change=change, json=JSON), flush=True)
     try:
         waitress.serve(app, listen=f"127.0.0.1:{port}")
     except OSError as error:

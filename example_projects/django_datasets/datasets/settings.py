@@ -52,6 +52,7 @@ TEMPLATES = [
 
 RATEKIT = {
     "IDENTIFY": "datasets.projects.project_of",
+    "ANONYMOUS": "ip",  # without a project, each address is limited
     "FLEET_MODE": True,  # `manage.py ratekit mode monitor` reaches every process
     "RULES_SOURCE": "database",  # the page Rules of the admin writes them
     "VIOLATIONS": True,  # refused requests, for the page Violations
