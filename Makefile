@@ -63,7 +63,7 @@ site: $(READY)  ## Build the documentation and the API reference as a site (buil
 	$(BIN)/python docs/build_site.py
 
 matrix: $(VENV)/.made  ## Run the suite on each Python with the oldest and the newest dependencies (MATRIX=3.12-oldest for one cell).
-	$(BIN)/python .ci/matrix.py $(MATRIX)
+	WORKERS=$(WORKERS) $(BIN)/python .ci/matrix.py $(MATRIX)
 
 release-check: $(READY)  ## Build, and look at metadata, contents, README, changelog and licences.
 	$(BIN)/python .ci/release_check.py

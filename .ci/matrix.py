@@ -1,6 +1,7 @@
 """Run the suite on each supported Python, with the oldest and the newest dependencies that are supported. `make matrix`.
 
-`make matrix MATRIX=3.12-oldest` runs one cell. A Python that is not installed is a fault, unless --skip-missing is given.
+`make matrix MATRIX=3.12-oldest` runs one cell, WORKERS=2 with two processes. A Python that is not installed is a fault,
+unless --skip-missing is given.
 """
 
 from __future__ import annotations
@@ -12,19 +13,30 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PYTHONS = [text.rpartition(" ")[2] for text in PROJECT["classifiers"] if re.fullmatch(r".*Python :: 3\.\d+", text)]
 DEPENDENCIES = ("oldest", "newest")
-EXTRAS = ",".join(name for name in PROJECT["optional-dependencies"])
-# What the tests themselves need is new in any case: only what users bring along is old.
-FOLDERS = ["tests/ratekit", "tests/ratekit_fastapi", "tests/ratekit_django", "tests/lua", "tests/test_several_limits.py"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+# What belongs to the check service needs newer versions of what the fronts need: it has an environment of its own.
+OF_THE_SERVICE = ("service", "envoy", "grpc")
+TESTS_OF_THE_SERVICE = [
+    *("tests/ratekit_service", "tests/example_projects/gateways", "tests/test_architecture_page.py"),
+    *("tests/test_documentation.py", "tests/test_documentation_commands.py"),  # their pages show all of ratekit
+]
+# What looks at the repository, by tools of ours that are new in any case, and not at ratekit beside old versions.
+OF_THE_REPOSITORY = [
+    *("tests/test_habits.py", "tests/test_site.py", "tests/test_snippets_typed.py", "tests/test_packaging.py"),
+    *("tests/test_comparison.py", "tests/test_deploy.py", "tests/example_projects/test_kubernetes.py", "tests/benchmarks"),
+    *("tests/ratekit/admin/test_typing.py", "tests/ratekit_django/test_typing.py"),
+]
 # What the oldest ones need beside them, and do not ask for: the test client of an old Starlette.
 BESIDE = {"httpx==0.28.1"}
-# Old dependencies use what newer ones of their own have deprecated.
-WARNINGS = ["-W", "ignore::DeprecationWarning", "-W", "ignore::PendingDeprecationWarning"]
+# Old dependencies use what newer ones of their own have deprecated, also in what the tests start.
+WARNINGS = "-W ignore::DeprecationWarning -W ignore::PendingDeprecationWarning"
 
 
 def python_of(version: str) -> str | None:
@@ -36,27 +48,50 @@ def python_of(version: str) -> str | None:
     return str(versions[-1]) if versions else None
 
 
-def oldest() -> list[str]:
-    """Return the oldest version of each dependency that is supported: the bound that pyproject.toml names."""
-    texts = [text for group in (PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()) for text in group]
-    pins = {text.replace(">=", "==") for text in texts if not text.startswith("ratekit[")}
-    return sorted(pins | {text.replace("-api", "-sdk") for text in pins if text.startswith("opentelemetry-api")} | BESIDE)
+def oldest(extras: Iterable[str]) -> list[str]:
+    """Return the oldest supported version of each dependency of these extras: the bound that pyproject.toml names."""
+    wanted, pins = set(extras), set(PROJECT["dependencies"])
+    while wanted:
+        texts = EXTRAS[wanted.pop()]
+        pins |= {text for text in texts if not text.startswith("ratekit[")}
+        wanted |= {name for text in texts if text.startswith("ratekit[") for name in text[8:-1].split(",")}
+    pins |= {text.replace("-api", "-sdk") for text in pins if text.startswith("opentelemetry-api")}
+    return sorted({text.replace(">=", "==") for text in pins} | BESIDE)
 
 
 def run_cell(version: str, dependencies: str) -> bool:
-    """Make the environment of a cell, and run the suite in it."""
-    python, folder = python_of(version), ROOT / "build/matrix" / f"{version}-{dependencies}"
-    assert python is not None
-    if not (folder / "bin/python").exists():
-        subprocess.run([python, "-m", "venv", str(folder)], check=True)
-    pip = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet"]
+    """Make the environments of a cell, and run the suite in them."""
+    if dependencies == "newest":
+        return run_tests(environment(version, "newest"))
+    fronts = environment(version, "oldest", oldest(set(EXTRAS) - set(OF_THE_SERVICE)))
+    left_out = (f"--ignore={path}" for path in [*TESTS_OF_THE_SERVICE, *OF_THE_REPOSITORY])
+    passes = run_tests(fronts, *left_out, warnings=WARNINGS)
+    service = environment(version, "oldest-service", oldest(OF_THE_SERVICE))
+    return run_tests(service, *TESTS_OF_THE_SERVICE, warnings=WARNINGS) and passes
+
+
+def environment(version: str, name: str, pins: Sequence[str] = ()) -> str:
+    """Make an environment with everything that the suite needs, and these versions; return its interpreter."""
+    folder, made_by = ROOT / "build/matrix" / f"{version}-{name}", python_of(version)
+    assert made_by is not None
+    python = str(folder / "bin/python")
+    if not Path(python).exists():
+        subprocess.run([made_by, "-m", "venv", str(folder)], check=True)
+    pip = [python, "-m", "pip", "install", "--quiet"]
     subprocess.run([*pip, "pip>=25.1"], check=True)
-    subprocess.run([*pip, "--editable", f".[{EXTRAS}]", "--group", "test", "--group", "benchmark"], cwd=ROOT, check=True)
-    if dependencies == "oldest":
-        subprocess.run([*pip, *oldest()], cwd=ROOT, check=True)
-    warnings = WARNINGS if dependencies == "oldest" else []
-    tests = [str(folder / "bin/python"), "-m", "pytest", "-q", "-n", "auto", *warnings, *FOLDERS]
-    return subprocess.run(tests, cwd=ROOT, check=False).returncode == 0
+    subprocess.run([*pip, "--editable", f".[{','.join(EXTRAS)}]", "--group", "dev"], cwd=ROOT, check=True)
+    if pins:
+        subprocess.run([*pip, *pins], cwd=ROOT, check=True)
+    return python
+
+
+def run_tests(python: str, *options: str, warnings: str = "") -> bool:
+    """Run the suite, or the part of it that is named, in an environment."""
+    workers = os.environ.get("WORKERS", "auto")
+    path = f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"  # some tests start programs of the environment
+    command = [python, "-m", "pytest", "-q", "-n", workers, *options]
+    variables = os.environ | {"PATH": path, "PYTEST_ADDOPTS": warnings}
+    return subprocess.run(command, cwd=ROOT, env=variables, check=False).returncode == 0
 
 
 def main() -> int:

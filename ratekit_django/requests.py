@@ -37,7 +37,8 @@ class DjangoRequest(WsgiRequest):
         self._environ = request.META
         self.proxies = proxies
         self.method = request.method or "GET"
-        self.path = request.path_info
+        # The test client of Django Ninja before 1.7 makes requests that have no path_info.
+        self.path = getattr(request, "path_info", request.path)
 
     @property
     def native(self) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import yaml
@@ -30,12 +32,37 @@ def test_every_file_of_github_is_valid():
 
 
 def test_workflow_runs_what_the_house_runs_on_every_supported_python():
-    workflow = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())
-    commands = [step.get("run", "") for job in workflow["jobs"].values() for step in job["steps"]]
-    assert any(".ci/run" in command for command in commands)
-    assert any("make matrix" in command for command in commands)
+    jobs = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"]
     classified = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text())
-    assert workflow["jobs"]["matrix"]["strategy"]["matrix"] == {"python": classified, "dependencies": ["oldest", "newest"]}
+    for job, command in {"everything": ".ci/run", "oldest": "make matrix"}.items():
+        assert jobs[job]["strategy"]["matrix"] == {"python": classified}
+        assert any(command in step.get("run", "") for step in jobs[job]["steps"])
+    assert any("make release-check" in step.get("run", "") for step in jobs["release"]["steps"])
+
+
+@pytest.fixture
+def matrix() -> ModuleType:
+    """The program of `make matrix`."""
+    spec = importlib.util.spec_from_file_location("matrix", ROOT / ".ci/matrix.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_oldest_versions_are_one_of_each_dependency(matrix):
+    every = [matrix.oldest(matrix.OF_THE_SERVICE), matrix.oldest(set(matrix.EXTRAS) - set(matrix.OF_THE_SERVICE))]
+    for pins in every:
+        names = [re.split(r"[\[=]", pin)[0] for pin in pins]
+        assert len(names) == len(set(names)), names  # two versions of one could not be installed
+        assert all("==" in pin for pin in pins)
+    bounds = {pin for pins in every for pin in pins}
+    texts = [text for texts in [matrix.PROJECT["dependencies"], *matrix.EXTRAS.values()] for text in texts]
+    assert {text.replace(">=", "==") for text in texts if not text.startswith("ratekit[")} <= bounds
+
+
+def test_what_the_matrix_names_exists(matrix):
+    paths = [*matrix.TESTS_OF_THE_SERVICE, *matrix.OF_THE_REPOSITORY]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 def test_hooks_of_pre_commit_are_those_of_the_linters():

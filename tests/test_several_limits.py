@@ -199,7 +199,7 @@ def django_async_view(case: Case, store: str, settings: Any) -> Iterator[Send]:
     django_site(settings, store, decorated(view, case.declared))
     client = AsyncClient()
     with asyncio.Runner() as runner:
-        yield lambda user: runner.run(client.get("/x", headers={"X-User": user})).status_code
+        yield lambda user: runner.run(client.get("/x", **{"X-User": user})).status_code
 
 
 @front

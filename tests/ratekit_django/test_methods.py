@@ -133,7 +133,7 @@ def test_amounts_of_a_call_count_under_the_name_of_its_window(settings, keys):
 @pytest.fixture
 def ninja(settings):
     """A client of an API of Ninja's whose operations of one path have 1/min each."""
-    api = NinjaAPI()
+    api = NinjaAPI(urls_namespace="methods")
     throttle = RateLimitThrottle("1/min", by="ip")
     api.get("/x", throttle=throttle)(lambda request: {})
     api.delete("/x")(rate_limit(1, 60, by="ip")(lambda request: {}))

@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
+import ninja
 import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import User
@@ -69,10 +70,11 @@ def test_throttle_limits_and_the_middleware_writes_the_headers(client, keys):
 
 
 def test_throttle_limits_in_the_test_client_of_ninja():
-    ninja = NinjaClient(with_operation([RateLimitThrottle("2/min", by="endpoint", endpoint="x")]))
-    answers = [ninja.get("/x/1") for _ in range(3)]
+    made = NinjaClient(with_operation([RateLimitThrottle("2/min", by="endpoint", endpoint="x")]))
+    answers = [made.get("/x/1") for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
-    assert answers[2].headers["Retry-After"] == "60"
+    writes_it = tuple(map(int, ninja.__version__.split(".")[:2])) >= (1, 7)  # before, the middleware alone
+    assert answers[2].headers.get("Retry-After") == ("60" if writes_it else None)
 
 
 async def test_throttle_limits_in_the_async_test_client_of_ninja():

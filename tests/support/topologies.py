@@ -116,7 +116,7 @@ def _start_sentinel(port: int, down_after_ms: int) -> Server:
 
 def _knows_all(sentinel: Server, sentinels: int) -> bool:
     with sentinel.client(decode_responses=True) as client:
-        state = client.execute_command("SENTINEL", "MASTER", "limits")
+        state = client.sentinel_master("limits")
     return int(state["num-slaves"]) == 1 and int(state["num-other-sentinels"]) == sentinels - 1
 
 
