@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ratekit.cli.session import coloured, table
+from ratekit.core import clock
 from ratekit.core.errors import DocumentError, SourceUnavailable
 from ratekit.web.methods import split_method
 
@@ -109,15 +110,25 @@ def _row(rule: RuleModel, document: Document) -> list[str | None]:
     requests = " ".join([*rule.match.method, rule.match.described() or "every request"])
     identity = rule.by or document.by
     limits = None if rule.limits is None else _written(rule.limits.written())
-    mode = (rule.mode or document.mode or "on") if rule.enabled else "disabled"
     return [
         rule.name,
         requests,
         str(identity) if identity else None,
         limits,
         str(len(rule.custom) + len(rule.overrides)),
-        mode,
+        _when(rule, rule.mode or document.mode or "on"),
     ]
+
+
+def _when(rule: RuleModel, mode: str) -> str:
+    """Return the mode of a rule, and the time in which it counts."""
+    if not rule.enabled:
+        return "disabled"
+    if rule.valid_until is not None and rule.valid_until.timestamp() <= clock.now():
+        return f"over since {rule.valid_until.isoformat()}"
+    begins = [f"from {rule.valid_from.isoformat()}"] if rule.valid_from and rule.valid_from.timestamp() > clock.now() else []
+    ends = [f"until {rule.valid_until.isoformat()}"] if rule.valid_until else []
+    return " ".join([mode, *begins, *ends])
 
 
 def _written(limits: Any) -> str:
@@ -192,30 +203,44 @@ def pull(source: str, form: Any, service: str | None) -> None:
 
 @rules.command(short_help="Show which rule, key and limits a request has.")
 @click.argument("source")
-@click.option("--request", "asked", required=True, metavar="'METHOD PATH'", help="The request, such as 'POST /v1/chat?q=1'.")
+@click.option("--request", "asked", metavar="'METHOD PATH'", help="The request, such as 'POST /v1/chat?q=1'.")
+@click.option("--key", help="Instead of a request: a key of the service, as check_rate_limit gets it.")
 @click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="A header of it. Once for each.")
 @click.option("--body", default="", help="Its body, JSON unless a header says otherwise.")
 @click.option("--address", default="192.0.2.1", show_default=True, help="The client's address.")
 @with_service
 @with_json
 def test(
-    answer: Function, source: str, asked: str, headers: tuple[str, ...], body: str, address: str, service: str | None
+    answer: Function,
+    source: str,
+    asked: str | None,
+    key: str | None,
+    headers: tuple[str, ...],
+    body: str,
+    address: str,
+    service: str | None,
 ) -> int:
-    """Show which rule, which key and which limits a request has by a document. Nothing is counted.
+    """Show which rule, which key and which limits a request, or a key, has by a document. Nothing is counted.
 
-    The exit code is 1 if the request is not limited.
+    The exit code is 1 if it is not limited.
 
     \b
     Examples:
       ratekit rules test rules.yaml --request 'POST /v1/chat' --header 'X-API-Key: abc'
       ratekit rules test rules.yaml --request 'POST /v1/chat' --body '{"model": "large"}'
+      ratekit rules test 'mongodb://localhost/limits' --service sentiment --key tenant:acme:lang:en
     """
-    from ratekit.rules.trial import try_request
+    from ratekit.rules.trial import try_key, try_request
 
+    if (asked is None) == (key is None):
+        raise click.UsageError("what is asked is not clear: give --request or --key")
     document = _read(source, service)[0]
-    method, target = split_method(asked, "--request")
     sys.path.insert(0, "")  # for functions of the application
-    found = try_request(document, service, method or "GET", target, _headers(headers, body), body.encode(), address)
+    if key is not None:
+        found = try_key(document, service, key)
+    else:
+        method, target = split_method(str(asked), "--request")
+        found = try_request(document, service, method or "GET", target, _headers(headers, body), body.encode(), address)
     values = [one.as_dict() for one in found]
     lines = [line for one in found for line in one.lines()] or [f"{coloured('allowed')}: no rule limits it"]
     answer(values, lines)

@@ -55,10 +55,10 @@ def limit_fields(text: str) -> dict[str, Any]:
         options = _options(match["options"] or "") if match else None
         window = None if not match or options is None else _window(match["number"], match["unit"].lower(), options)
     except ConfigurationError as error:
-        raise ConfigurationError(f"rate {text!r} is not a limit: {error}") from None
+        raise ConfigurationError(f"rate {text!r:.200} is not a limit: {error}") from None
     if not match or options is None or window is None:
         raise ConfigurationError(
-            f"rate {text!r} is not a limit: write it like '20/s', '100 per hour', '5000/15min', '100/s burst 200', "
+            f"rate {text!r:.200} is not a limit: write it like '20/s', '100 per hour', '5000/15min', '100/s burst 200', "
             "'60/min shadow', '90000 tokens/min', '10000/month' or '1000/day Europe/Berlin', with the units ms, s, min, h, "
             "day, week, month and year"
         )

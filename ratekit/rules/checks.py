@@ -5,7 +5,7 @@ A flow, like the engine that decides its checks, so that bodies and functions of
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -111,7 +111,13 @@ def checks_of_key(
     rules: Sequence[DocumentRule], key: str, front: Front, mode: RateLimitMode, cost: int | None
 ) -> list[Check]:
     """Return the checks of a key, where there is no request: the first rule that has limits for it applies, or all."""
-    checks: list[Check] = []
+    return [found.check(front.prefix) for found in found_of_key(rules, key, mode, cost, applies_all=front.applies_all)]
+
+
+def found_of_key(
+    rules: Sequence[DocumentRule], key: str, mode: RateLimitMode, cost: int | None, *, applies_all: bool
+) -> Iterator[Found]:
+    """Yield what the rules say of a key, where there is no request."""
     now = clock.now()
     for rule in rules:
         limits = rule.limits_of(key, now) if rule.is_valid(now) else None
@@ -120,11 +126,9 @@ def checks_of_key(
         own_mode = mode if rule.mode is None else weakest(mode, rule.mode)
         if own_mode is not _OFF and not rule.is_unlimited(limits):
             own_cost = rule.cost if isinstance(rule.cost, int) else 1
-            found = Found(rule, key, limits, own_cost if cost is None else cost, own_mode)
-            checks.append(found.check(front.prefix))
-        if not front.applies_all:
+            yield Found(rule, key, limits, own_cost if cost is None else cost, own_mode)
+        if not applies_all:
             break
-    return checks
 
 
 def _key(

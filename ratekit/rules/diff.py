@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import ceil, inf
 from typing import NamedTuple
 
-from ratekit.core.limits import Limit
+from ratekit.core.limits import Algorithm, Limit
 from ratekit.rules.compiled import DocumentRule, compile_document
 from ratekit.rules.custom import split_stars
 from ratekit.rules.document import Document, RuleModel
 
 EVERY_OTHER = "everybody else"
+EVERY_RULE = "every rule"
 
 
 class Change(NamedTuple):
-    """What a document changes for some key: more, less, or otherwise (more of one limit and less of another)."""
+    """What a document changes for some key: more, less, or otherwise (more of one limit and less of another).
+
+    A key in parentheses is a field of the rule that has changed: "(mode)".
+    """
 
     kind: str
     rule: str
@@ -27,12 +32,14 @@ def changes(old: Document, new: Document) -> list[Change]:
     """Return what a new document changes, rule by rule, in the order of the new one; then the rules that are gone."""
     before, after = _by_label(old), _by_label(new)
     labels = [*after, *(label for label in before if label not in after)]
-    return [change for label in labels for change in _of_rule(label, before.get(label), after.get(label))]
+    found = [change for label in labels for change in _of_rule(label, before.get(label), after.get(label))]
+    return [*_of_document(old, new, [*before], [*after]), *found]
 
 
 class _Side(NamedTuple):
     model: RuleModel
     rule: DocumentRule
+    fields: dict[str, str]
 
 
 def _by_label(document: Document) -> dict[str, _Side]:
@@ -41,11 +48,42 @@ def _by_label(document: Document) -> dict[str, _Side]:
         update={"rules": tuple(_without_functions(model) for model in document.rules if model.enabled)}
     )
     compiled = compile_document(enabled)
+    given = [model for model in document.rules if model.enabled]
     found: dict[str, _Side] = {}
-    for model, rule in zip(enabled.rules, compiled.rules, strict=True):
-        label = model.name or " ".join([*model.match.method, model.match.described() or "every request"])
-        found.setdefault(label, _Side(model, rule))
+    for model, rule, whole in zip(enabled.rules, compiled.rules, given, strict=True):
+        found.setdefault(model.name or _requests(model), _Side(model, rule, _fields(whole, document)))
     return found
+
+
+def _requests(model: RuleModel) -> str:
+    return " ".join([*model.match.method, model.match.described() or "every request"])
+
+
+def _fields(model: RuleModel, document: Document) -> dict[str, str]:
+    """Return what a rule says beside its limits, with what the document says for it."""
+    given = {
+        "match": _requests(model),
+        "by": model.by or document.by,
+        "cost": model.cost,
+        "counter": model.counter,
+        "mode": model.mode or document.mode or "on",
+        "on_outage": model.on_outage or document.on_outage,
+        "anonymous": model.anonymous,
+        "valid_from": model.valid_from,
+        "valid_until": model.valid_until,
+    }
+    return {name: "-" if value is None else str(value) for name, value in given.items()}
+
+
+def _of_document(old: Document, new: Document, before: Sequence[str], after: Sequence[str]) -> Iterator[Change]:
+    """Yield what changes for every rule: which of those that match apply, and in which order they are asked."""
+    if old.apply != new.apply:
+        yield Change("otherwise", EVERY_RULE, "(apply)", old.apply, new.apply)
+    was = [label for label in before if label in after]
+    now = [label for label in after if label in before]
+    if was != now and new.apply == "first":
+        moved = next(at for at, pair in enumerate(zip(was, now, strict=True)) if pair[0] != pair[1])
+        yield Change("otherwise", EVERY_RULE, "(order)", f"{was[moved]} is number {moved + 1}", f"{now[moved]} is")
 
 
 def _without_functions(model: RuleModel) -> RuleModel:
@@ -58,6 +96,15 @@ def _of_rule(label: str, before: _Side | None, after: _Side | None) -> Iterator[
         old, new = _limits(before, key), _limits(after, key)
         if old != new:
             yield Change(_kind(old, new), label, key, _text(old), _text(new))
+    if before is not None and after is not None:
+        for name, was in before.fields.items():
+            if (now := after.fields[name]) != was:
+                yield Change(_mode_kind(was, now) if name == "mode" else "otherwise", label, f"({name})", was, now)
+
+
+def _mode_kind(before: str, after: str) -> str:
+    """Say what a mode changes: only one that is on refuses."""
+    return "otherwise" if "on" not in (before, after) else "less" if after == "on" else "more"
 
 
 def _keys(*sides: _Side | None) -> list[str]:
@@ -84,14 +131,30 @@ def _limits(side: _Side | None, key: str) -> tuple[Limit, ...] | None:
 def _kind(before: tuple[Limit, ...] | None, after: tuple[Limit, ...] | None) -> str:
     if not before or not after:
         return "less" if after else "more"
-    old, new = (
-        {limit.name: limit.max_requests / limit.window for limit in side if not limit.shadow} for side in (before, after)
-    )
-    is_more = any(new.get(name, float("inf")) > rate for name, rate in old.items())
-    is_less = any(rate < old.get(name, float("inf")) for name, rate in new.items())
+    kinds = {(_counts(limit), of.window) for limit in (*before, *after) for of in (*before, *after)}
+    pairs = [(_most(before, *kind), _most(after, *kind)) for kind in kinds]
+    is_more, is_less = any(new > old for old, new in pairs), any(new < old for old, new in pairs)
     if is_more != is_less:
         return "more" if is_more else "less"
     return "otherwise"
+
+
+def _counts(limit: Limit) -> str:
+    """Return what a limit counts: those of different units are not compared."""
+    return "slots" if limit.algorithm is Algorithm.CONCURRENCY else limit.unit
+
+
+def _most(limits: tuple[Limit, ...], counts: str, seconds: float) -> float:
+    """Return how much limits admit within some seconds, at most."""
+    return min((_admitted(limit, seconds) for limit in limits if _counts(limit) == counts and not limit.shadow), default=inf)
+
+
+def _admitted(limit: Limit, seconds: float) -> float:
+    if limit.algorithm is Algorithm.CONCURRENCY:
+        return limit.max_requests
+    if limit.algorithm is Algorithm.TOKEN_BUCKET:
+        return limit.capacity + limit.max_requests * seconds / limit.window
+    return limit.max_requests * ceil(seconds / limit.window)
 
 
 def _text(limits: tuple[Limit, ...] | None) -> str:

@@ -131,6 +131,8 @@ class Document(_Model):
         `ratekit.rules.forms` are accepted too.
         """
         pace = pace or Pace()
+        if values is None:
+            raise DocumentError(["the document is empty"])
         if not isinstance(values, Mapping):
             raise DocumentError([f"the document is {shown(values)}, not an object with rules"])
         given = dict(as_document_values(values, pace))

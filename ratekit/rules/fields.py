@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from typing import Annotated, Any
@@ -10,13 +11,14 @@ from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, Wi
 
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.limits import MOST_REQUESTS
-from ratekit.rules.identities import Part, read_part
+from ratekit.rules.identities import NAMED, Part, read_part
 from ratekit.rules.problems import fault, shown
 from ratekit.web.methods import checked_method
 from ratekit.web.patterns import Pattern
 
 MOST_KEY = 1024  # characters of a name, or of a key of custom limits
-_HOST = r"^(\*\.)?[A-Za-z0-9._-]+$"
+_HOST = re.compile(r"(\*\.)?[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
+_NEVER_IN_PATHS = re.compile(r"[?#]|%[0-9A-Fa-f]{2}|(?<=/)\.\.?(?=/|$)")
 _SEVERAL = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
 
 
@@ -51,7 +53,10 @@ def _moment(value: Any) -> datetime:
         value = datetime(value.year, value.month, value.day, tzinfo=UTC)
     if not isinstance(value, datetime):
         raise fault(f"{shown(value)} is not a time: write it like '2026-11-18T09:00:00Z'")
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    try:
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except OverflowError:
+        raise fault(f"{shown(value.isoformat())} is not between the years 1 and 9999 in UTC") from None
 
 
 def _cost(value: Any) -> int | Part:
@@ -59,14 +64,33 @@ def _cost(value: Any) -> int | Part:
         if not 0 <= value <= MOST_REQUESTS:
             raise fault(f"{value} is not between 0 and {MOST_REQUESTS}")
         return value
-    part = value if isinstance(value, Part) else read_part(value)
-    if part.kind in ("ip", "principal", "everyone"):
-        raise fault(f"{str(part)!r} is not a cost: it is a number, or where the request says one, like 'json:size'")
-    return part
+    kind = value.partition(":")[0] if isinstance(value, str) else None
+    if not isinstance(value, Part) and kind not in NAMED:
+        raise fault(f"{shown(value)} is not a cost: it is a whole number, or where the request says one, like 'json:size'")
+    return value if isinstance(value, Part) else read_part(value)
+
+
+def integral(value: Any) -> Any:
+    """Return a float without a fraction as a whole number: some databases, and 1e6 in YAML, know no other numbers."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _check_host(text: str) -> str:
+    """Return a host. Its port does not matter, and names in other scripts are sent in their ASCII form."""
+    if not _HOST.fullmatch(text):
+        raise ConfigurationError(
+            f"{shown(text)} is not a host: write it like 'api.example.com' or '*.example.com', in ASCII and without a port"
+        )
+    return text
 
 
 def _check_path(text: str) -> str:
     """Return a pattern of paths. A slash at its end does not matter, as it does not in paths."""
+    if wrong := _NEVER_IN_PATHS.search(text):
+        raise ConfigurationError(
+            f"{shown(text)} has {wrong[0]!r}, and matches no request: paths are compared decoded, without a query, "
+            "and without '.' and '..'"
+        )
     return Pattern(text if text == "/" else text.removesuffix("/")).text
 
 
@@ -81,7 +105,9 @@ _OneOrSeveral = (
     WithJsonSchema(_SEVERAL),
 )
 Texts = Annotated[tuple[NonEmpty, ...], Field(min_length=1, strict=False), *_OneOrSeveral]
-Hosts = Annotated[tuple[Annotated[str, Field(pattern=_HOST)], ...], Field(min_length=1, strict=False), *_OneOrSeveral]
+Hosts = Annotated[
+    tuple[Annotated[str, PlainValidator(_checked(_check_host))], ...], Field(min_length=1, strict=False), *_OneOrSeveral
+]
 Methods = Annotated[
     tuple[Annotated[str, PlainValidator(_checked(_check_method))], ...],
     Field(min_length=1, strict=False),

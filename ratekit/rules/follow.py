@@ -8,7 +8,7 @@ from typing import Self
 
 from ratekit.core.errors import ConfigurationError, DocumentError, SourceUnavailable
 from ratekit.rules.formats import Pace
-from ratekit.rules.reload import Rules, RulesStatus
+from ratekit.rules.reload import Rules, RulesStatus, failure
 from ratekit.rules.sources.contract import AsyncSource
 
 
@@ -75,6 +75,8 @@ class AsyncRules(Rules):
             await asyncio.to_thread(self._accept, loaded)
         except (SourceUnavailable, DocumentError, ConfigurationError) as error:
             self._note_trouble(error)
+        except Exception as error:  # noqa: BLE001 - a source of the application may raise anything; looks go on
+            self._note_trouble(failure(self.origin, error))
 
     def _awaited(self) -> AsyncSource:
         if not isinstance(self._source, AsyncSource):

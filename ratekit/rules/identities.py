@@ -27,6 +27,7 @@ NAMED = ("header", "query", "path", "cookie", "json", "form", "body", "function"
 WHOLE = ("ip", "principal", "everyone")
 MOST_PARTS = 20
 _FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,49}")
 
 
@@ -113,7 +114,7 @@ def _combination(value: Mapping[Any, Any], *place: int) -> Combination:
         if not isinstance(label, str) or not _LABEL.fullmatch(label):
             raise fault(f"the label {shown(label)} is not a word of letters, digits, '.', '-' and '_'", *place)
     parts = tuple((label, read_part(part, *place, label)) for label, part in value.items())
-    if "function" in (part.kind for _, part in parts) and len(parts) > 1:
+    if "function" in (part.kind for _, part in parts):
         raise fault("a function names somebody alone: it is no part of a combination", *place)
     return Combination(parts)
 
@@ -128,6 +129,8 @@ def read_part(value: Any, *place: str | int) -> Part:
     if kind not in NAMED or not name or not name.isprintable() or name != name.strip():
         known = ", ".join([*WHOLE, *(f"{kind}:…" for kind in NAMED)])
         raise fault(f"{value!r} names nobody: it is one of {known}", *place)
+    if kind == "header" and not _HEADER.fullmatch(name):
+        raise fault(f"{value!r} is not a header: {name!r} is no name of one", *place)
     if kind == "function" and not _FUNCTION.fullmatch(name):
         raise fault(f"{value!r} is not a function: write it like 'function:shop.keys:key_of'", *place)
     return Part(kind, name)

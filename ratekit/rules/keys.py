@@ -174,8 +174,8 @@ def load_function(name: str) -> Callable[[Any], Any]:
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise DocumentError([f"the function {name!r} cannot be imported: {error}"]) from None
+    except (Exception, SystemExit) as error:  # a module may raise anything while it is imported
+        raise DocumentError([f"the function {name!r} cannot be imported: {type(error).__name__}: {error}"]) from error
     if not callable(found):
         raise DocumentError([f"the function {name!r} is not callable"])
     return found  # type: ignore[no-any-return]

@@ -15,7 +15,16 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Annotated, Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, PlainSerializer, PlainValidator, create_model
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    PlainValidator,
+    create_model,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, ValidationError
 
@@ -23,6 +32,7 @@ from ratekit.core import limit_text
 from ratekit.core.cache import Cache
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.limits import MOST_LIMITS, MOST_REQUESTS, AlgorithmName, Limit, as_limits
+from ratekit.rules.fields import integral
 from ratekit.rules.problems import fault, place_text, shown
 
 UNLIMITED = "unlimited"
@@ -52,9 +62,10 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+_Most = Annotated[int, Field(ge=0, le=MOST_REQUESTS), BeforeValidator(integral)]
 # What JSON Schema and pydantic are to know of the fields of Limit. A field that Limit gets later needs no line here.
 _KNOWN: dict[str, Any] = {
-    "max_requests": (int, Field(ge=0, le=MOST_REQUESTS)),
+    "max_requests": (_Most, ...),
     "window": (float | str, Field(description="seconds, a duration: '15min', or a calendar: 'month Europe/Berlin'")),
     "algorithm": (AlgorithmName, "fixed_window"),
     "burst": (int | None, Field(None, ge=1, le=MOST_REQUESTS)),
@@ -76,10 +87,10 @@ LimitObject.__doc__ = "One limit, by the arguments of ratekit.Limit."
 class Windows(_Strict):
     """How many requests a second, a minute, an hour and a day."""
 
-    rps: int | None = Field(None, ge=0, le=MOST_REQUESTS)
-    rpm: int | None = Field(None, ge=0, le=MOST_REQUESTS)
-    rph: int | None = Field(None, ge=0, le=MOST_REQUESTS)
-    rpd: int | None = Field(None, ge=0, le=MOST_REQUESTS)
+    rps: _Most | None = None
+    rpm: _Most | None = None
+    rph: _Most | None = None
+    rpd: _Most | None = None
 
 
 class PlanName(_Strict):
@@ -174,6 +185,10 @@ def _validated(model: type[BaseModel], value: Mapping[str, Any]) -> Any:
         place, kind = found["loc"], found["type"]
         if kind == "extra_forbidden":
             raise fault(f"unknown field {place_text(place)!r}; it has {', '.join(model.model_fields)}") from None
+        if kind == "missing" and not value:
+            raise fault(
+                f"there are no limits: give {', '.join(WINDOWS)}, or max_requests and window, or {UNLIMITED!r}"
+            ) from None
         if kind == "missing":
             raise fault(f"{place_text(place)!r} is missing") from None
         message = found["msg"]

@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 Place = tuple[str | int, ...]
 _LONGEST_VALUE = 80
+_KEY = "[key]"  # what pydantic calls the key of a mapping
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -41,7 +42,10 @@ def shown(value: object) -> str:
 
 def problems_of(error: ValidationError, fields: Mapping[Place, Sequence[str]], at: Place = ()) -> list[str]:
     """Return a sentence for each fault that pydantic has found. fields has the names of the fields of each model."""
-    return [_sentence(fault, fields, at) for fault in error.errors(include_url=False)]
+    found = error.errors(include_url=False)
+    within = {one["loc"][:size] for one in found for size in range(len(one["loc"]))}
+    # A list whose items are wrong is too short for pydantic, too.
+    return [_sentence(one, fields, at) for one in found if one["type"] != "too_short" or one["loc"] not in within]
 
 
 def _sentence(found: Any, fields: Mapping[Place, Sequence[str]], at: Place) -> str:
@@ -54,6 +58,10 @@ def _sentence(found: Any, fields: Mapping[Place, Sequence[str]], at: Place) -> s
         return f"{place_text(place)}: unknown field{_hint(str(place[-1]), fields, place[:-1])}"
     if kind == "missing":
         return f"{place_text(place)}: missing"
+    if kind == "too_short":
+        return f"{place_text(place)}: it is empty: give something, or leave the field out"
+    if place[-1:] == (_KEY,):
+        return f"{place_text(place[:-2])}: the key {shown(found['input'])} is wrong: {_lower(found['msg'])}"
     return f"{place_text(place)}: {shown(found['input'])} is wrong: {_lower(found['msg'])}"
 
 

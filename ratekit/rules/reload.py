@@ -233,6 +233,8 @@ class Rules:
             self._accept(source.load(self._seen, Pace()))
         except (SourceUnavailable, DocumentError, ConfigurationError) as error:
             self._note_trouble(error)
+        except Exception as error:  # noqa: BLE001 - a source of the application may raise anything; looks go on
+            self._note_trouble(failure(self.origin, error))
 
     def _accept(self, loaded: Loaded | None) -> None:
         """Put a document in force. None: the source has what was read last, be it in force or refused."""
@@ -273,8 +275,10 @@ class Rules:
         self._unavailable += not is_refusal
         self._tell(RulesOutcome.REFUSED if is_refusal else RulesOutcome.UNAVAILABLE, text)
         version = self._in_force.version
-        _log.error("rules from %s %s: %s; %s in force", self.origin, "are refused" if is_refusal else "cannot be read",
-                   text, "the default is" if version is None else f"version {version} stays")  # fmt: skip
+        what = f"from {self.origin} are refused" if is_refusal else "cannot be read"  # that reason names the source itself
+        _log.error(
+            "rules %s: %s; %s in force", what, text, "the default is" if version is None else f"version {version} stays"
+        )
 
     def _tell(self, outcome: RulesOutcome, reason: str = "") -> None:
         compiled, version, _ = self._in_force
@@ -320,6 +324,12 @@ def _default_document(default: RulesGiven, service: str | None) -> Document:
     if isinstance(default, Document | Mapping):
         return _as_document(default)
     return Document.parse(read_once(default, service)[0].values)
+
+
+def failure(origin: str, error: Exception) -> SourceUnavailable:
+    """Return the error of a source that raised what no source should."""
+    _log.debug("the source of rules has raised", exc_info=error)
+    return SourceUnavailable(f"{origin} raised {type(error).__name__}: {' '.join(str(error).split()):.200}")
 
 
 def _with_origin(error: Exception, origin: str) -> Exception:

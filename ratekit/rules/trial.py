@@ -9,7 +9,7 @@ from typing import Any
 from ratekit.core.errors import DocumentError
 from ratekit.core.modes import RateLimitMode
 from ratekit.limiter.limiters import RateLimiter
-from ratekit.rules.checks import Found, Front, read_found
+from ratekit.rules.checks import Found, Front, found_of_key, read_found
 from ratekit.rules.compiled import compile_document
 from ratekit.rules.document import Document
 from ratekit.rules.keys import subject_of_key
@@ -26,10 +26,12 @@ class Outcome:
     """What a rule says of a request."""
 
     found: Found
+    note: str | None = None  # why the key is another than the rule asks for
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as values for JSON."""
         rule = self.found.rule
+        note = {} if self.note is None else {"note": self.note}
         return {
             "rule": rule.name,
             "endpoint": rule.endpoint,
@@ -39,6 +41,7 @@ class Outcome:
             "cost": self.found.cost,
             "mode": str(self.found.mode),
             "on_outage": str(rule.on_outage or "as the limiter does"),
+            **note,
         }
 
     def lines(self) -> list[str]:
@@ -74,4 +77,19 @@ def try_request(
     found = asyncio.run(arun(flow, RateLimiter(MemoryStore())))  # type: ignore[arg-type] # no store is asked
     if isinstance(found, ErrorResponse):
         raise DocumentError([f"the request is answered with {found.status}: {found.body.decode()}"])
+    return [Outcome(one, _why_address(one, request.address())) for one in found]
+
+
+def _why_address(found: Found, address: str | None) -> str | None:
+    by = found.rule.by
+    if by is None or by.is_address or found.key != address:
+        return None
+    return f"the request does not say {by.name}: its address is counted"
+
+
+def try_key(document: Document, service: str | None, key: str) -> list[Outcome]:
+    """Return what the rules that apply say of a key of the service; nothing if it is not limited."""
+    compiled = compile_document(document, service)
+    rules = compiled.of_endpoint(service or document.service or "")
+    found = found_of_key(rules, key, RateLimitMode.ON, None, applies_all=compiled.applies_all)
     return [Outcome(one) for one in found]

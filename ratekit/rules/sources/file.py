@@ -2,6 +2,9 @@
 
 The file is looked at twice a second. Its identity (device, inode, size, time) tells whether it has to be read again, and
 follows links: Kubernetes changes a link to a folder, and leaves the path of the file as it is.
+
+A file that is written in place is read once nothing has been written to it for a moment: half a document may make sense, and
+would put half of the rules in force.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 from ratekit.core.errors import DocumentError, SourceUnavailable
@@ -18,6 +22,8 @@ from ratekit.rules.formats import MOST_BYTES, Format, format_of, write
 from ratekit.rules.sources.contract import Loaded, Stop, Text
 
 INTERVAL = 0.5  # seconds
+_SETTLED = 0.05  # seconds without a change, after which a file that is written in place is complete
+_MOST_WAITS = 20
 
 
 class FileSource:
@@ -42,9 +48,13 @@ class FileSource:
             identity = self._identity()
             if known is not None and self._seen == (known, identity):
                 return None
-            content = self.path.read_bytes()
+            if self._is_written_in_place(identity):
+                identity = self._settled(identity)
+            content = self._content()
         except OSError as error:
             raise SourceUnavailable(f"{self.origin} cannot be read: {error.strerror or error}") from None
+        if len(content) > MOST_BYTES:  # it grew, or is no file of a known size
+            raise DocumentError([f"the document has more than {MOST_BYTES} bytes"])
         version = hashlib.sha256(content).hexdigest()[:12]
         self._seen = version, identity
         return None if version == known else Loaded(Text(content, self._format), version)
@@ -67,6 +77,23 @@ class FileSource:
 
     def close(self) -> None:
         """Nothing is open."""
+
+    def _is_written_in_place(self, identity: tuple[int, ...]) -> bool:
+        return self._seen is not None and self._seen[1] != identity and self._seen[1][:2] == identity[:2]
+
+    def _settled(self, identity: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the identity of the file once it has stayed the same."""
+        for _ in range(_MOST_WAITS):
+            before = identity
+            sleep(_SETTLED)
+            identity = self._identity()
+            if identity == before:
+                return identity
+        raise SourceUnavailable(f"{self.origin} cannot be read: it is being written all the time")
+
+    def _content(self) -> bytes:
+        with self.path.open("rb") as file:
+            return file.read(MOST_BYTES + 1)
 
     def _identity(self) -> tuple[int, ...]:
         found = self.path.stat()

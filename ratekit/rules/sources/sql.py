@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ratekit.core.errors import ConfigurationError, DatabaseUnavailable, MissingExtraError, SourceUnavailable
+from ratekit.core.errors import ConfigurationError, DatabaseUnavailable, DocumentError, MissingExtraError, SourceUnavailable
 from ratekit.rules.sources.contract import Loaded, Stop
 from ratekit.rules.sources.contract import Text as JsonText
 
@@ -34,6 +34,7 @@ from ratekit.database.versions import raise_version
 
 INTERVAL = 5.0  # seconds
 FULL_LOADS = 6  # every so many looks, rows are loaded whatever their versions say
+_DOCUMENT = "document "  # how the version of a document begins, in distinction from that of rows
 _PIECE = 200  # rows that are fetched at once
 _RULE = ["rule_id", "client_key", "endpoint", "algorithm", "max_requests", "window_secs", "burst_size", "enabled"]
 _OVERRIDE = ["override_id", "client_key", "rule_id", "max_requests", "valid_until"]
@@ -64,13 +65,15 @@ class SqlSource:
         """Return the document, None if it is still the one of the known version."""
         with self._connected() as connection:
             version = self._document_version(connection)
+            if version is None and known is not None and known.startswith(_DOCUMENT):
+                raise SourceUnavailable(f"{self.origin} has no document of that service any more")
             if version is None:
                 return self._rows(connection, known, pace)
-            if f"document {version}" == known:
+            if f"{_DOCUMENT}{version}" == known:
                 return None
             as_text = cast(documents.c.document, Text)  # a driver would parse it whole, and hold the interpreter meanwhile
             content, version = connection.execute(select(as_text, documents.c.version).where(self._is_mine())).one()
-            return Loaded(JsonText(content, "json"), f"document {version}")
+            return Loaded(JsonText(content, "json"), f"{_DOCUMENT}{version}")
 
     def watch(self, changed: Callable[[], None]) -> Stop | None:
         """Only look: a look is one query by a primary key."""
@@ -89,7 +92,7 @@ class SqlSource:
             connection.execute(delete(documents).where(self._is_mine()))
             connection.execute(insert(documents).values(service=service, document=values, version=version))
             connection.commit()
-        return f"document {version}"
+        return f"{_DOCUMENT}{version}"
 
     def close(self) -> None:
         """Close the connections."""
@@ -111,13 +114,24 @@ class SqlSource:
         if known is not None and not self._is_full_look() and known.startswith(f"rows {marks} "):
             return None
         found = self._fetched(connection, rules, _RULE, pace)
-        if not found and self._service is not None:
-            raise SourceUnavailable(f"{self.origin} has neither a document of that service nor rows of rules")
+        if not found:
+            self._refuse_nothing(connection)
         own = {row["rule_id"] for row in found}
         temporary = [row for row in self._fetched(connection, overrides, _OVERRIDE, pace) if _is_of_rule(row, own)]
         version = f"rows {marks} {_digest(found, temporary)}"
         values = {"rate_limit_rules": found, "rate_limit_overrides": temporary}
         return None if version == known else Loaded(values, version)
+
+    def _refuse_nothing(self, connection: Connection) -> None:
+        """Refuse a database that has documents, but not that of this service: nobody would be limited."""
+        others = connection.execute(select(documents.c.service).order_by(documents.c.service).limit(5)).scalars().all()
+        has = f"it has those of {', '.join(others)}" if others else "ratekit rules push writes one"
+        if self._service is not None:
+            raise SourceUnavailable(f"{self.origin} has neither a document of that service nor rows of rules: {has}")
+        if others:
+            raise SourceUnavailable(
+                f"{self.origin} has no rows of rules, and no service is named whose document it is: {has}"
+            )
 
     def _is_full_look(self) -> bool:
         self._looks += 1
@@ -149,15 +163,19 @@ class SqlSource:
         try:
             with telling_outages(), self._engine.connect() as connection:
                 yield connection
-        except (DatabaseUnavailable, SQLAlchemyError, LookupError) as error:
+        except DatabaseUnavailable as error:
+            raise SourceUnavailable(f"{self.origin} does not answer: {error.reason:.200}") from None
+        except (SQLAlchemyError, LookupError) as error:
             raise SourceUnavailable(f"{self.origin} does not answer: {' '.join(str(error).split()):.200}") from None
+        except (ValueError, TypeError) as error:  # SQLite keeps any text in any column
+            raise DocumentError([f"a row has a value that its column cannot have: {error}"]) from None
 
     def _refuse_missing_file(self) -> None:
         """Refuse a file of SQLite that is not there: the driver would make an empty one in its place."""
         parts = urls.parsed(self._url)
         path = parts.database or ""
         if parts.get_backend_name() == "sqlite" and not path.startswith(("file:", ":")) and not Path(path).exists():
-            raise SourceUnavailable(f"{self.origin} does not answer: there is no such file")
+            raise SourceUnavailable(f"{self.origin} does not answer: there is no such file; ratekit db upgrade makes it")
 
 
 def _is_of_rule(row: dict[str, Any], own: set[int]) -> bool:

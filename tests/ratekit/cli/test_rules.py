@@ -7,6 +7,8 @@ import json
 import jsonschema
 import pytest
 
+from ratekit.rules.diff import changes
+from ratekit.rules.document import Document
 from support.rule_documents import ROWS, SERVICE
 
 OLD = """
@@ -61,12 +63,27 @@ def test_show_has_version_origin_and_each_rule(ratekit, files):
     assert ratekit("rules", "show", files[0], "--json").json["document"]["plans"] == {"pro": ["100/s"]}
 
 
+def test_show_says_when_a_rule_counts(ratekit, tmp_path):
+    path = tmp_path / "rules.yaml"
+    path.write_text(
+        "rules: [{name: a, limits: 1/s, valid_until: 2020-01-01}, {name: b, limits: 1/s, valid_from: 2990-01-01}, "
+        "{name: c, limits: 1/s, mode: monitor, valid_until: 2990-01-01}, {name: d, limits: 1/s, enabled: false}]"
+    )
+    lines = ratekit("rules", "show", str(path)).out.splitlines()[5:]
+    assert [line.split(" 0 ")[1].strip() for line in lines] == [
+        "over since 2020-01-01T00:00:00+00:00",
+        "on from 2990-01-01T00:00:00+00:00",
+        "monitor until 2990-01-01T00:00:00+00:00",
+        "disabled",
+    ]
+
+
 def test_diff_says_who_gets_more_and_who_less(ratekit, files):
     found = {(row["rule"], row["key"]): row for row in ratekit("rules", "diff", *files[:2], "--json").json}
     assert {where: row["kind"] for where, row in found.items()} == {
         ("chat", "tenant:acme:model:a"): "more",
-        ("chat", "tenant:old:*"): "otherwise",
-        ("chat", "tenant:new:model:b"): "otherwise",
+        ("chat", "tenant:old:*"): "less",
+        ("chat", "tenant:new:model:b"): "less",
         ("chat", "everybody else"): "less",
         ("fresh", "everybody else"): "less",
         ("gone", "everybody else"): "more",
@@ -74,6 +91,42 @@ def test_diff_says_who_gets_more_and_who_less(ratekit, files):
     assert found["chat", "tenant:acme:model:a"]["before"] == "5/s"
     assert found["gone", "everybody else"]["after"] == "unlimited"
     assert ratekit("rules", "diff", files[0], files[0]).out == "no limit changes\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kind"),
+    [
+        ("3/min", ["100/s", "50000/day"], "more"),
+        ("5/min", "50/h", "otherwise"),
+        ("100/min", "100/min burst 200", "more"),
+        (["10/s", "100/min"], "10/s", "more"),
+        ("10/s", ["10/s", "90000 tokens/min"], "less"),
+        ("10/s", ["10/s", "1/s shadow"], "otherwise"),
+        ("unlimited", "10/s", "less"),
+    ],
+)
+def test_diff_compares_what_limits_admit_in_any_time(before, after, kind):
+    old, new = (Document.parse({"rules": [{"limits": limits}]}) for limits in (before, after))
+    assert [change.kind for change in changes(old, new)] == [kind]
+
+
+def test_diff_shows_what_else_a_rule_says():
+    old = {"rules": [{"name": "a", "limits": "5/s", "by": "ip"}, {"name": "b", "limits": "5/s", "mode": "monitor"}]}
+    new = {
+        "apply": "first",
+        "rules": [
+            {"name": "b", "limits": "5/s"},
+            {"name": "a", "limits": "5/s", "by": "header:X-Key", "mode": "off", "valid_until": "2030-01-01T00:00:00Z"},
+        ],
+    }
+    found = changes(Document.parse(old), Document.parse(new))
+    assert [tuple(change) for change in found] == [
+        ("otherwise", "every rule", "(order)", "a is number 1", "b is"),
+        ("less", "b", "(mode)", "monitor", "on"),
+        ("otherwise", "a", "(by)", "ip", "header:X-Key"),
+        ("more", "a", "(mode)", "on", "off"),
+        ("otherwise", "a", "(valid_until)", "-", "2030-01-01 00:00:00+00:00"),
+    ]
 
 
 def test_push_and_pull_copy_a_document(ratekit, files, redis_server, tmp_path):
@@ -93,6 +146,21 @@ def test_push_keeps_the_form_of_a_document(ratekit, document, tmp_path):
     given.write_text(json.dumps(document, default=str))
     assert ratekit("rules", "push", str(given), str(kept)).code == 0
     assert json.loads(kept.read_text()) == json.loads(given.read_text())
+
+
+def test_test_says_which_limits_a_key_has(ratekit, tmp_path):
+    path = tmp_path / "rules.json"
+    path.write_text(json.dumps(SERVICE))
+    (told,) = ratekit("rules", "test", str(path), "--key", "tenant:client-corp:lang:en", "--json").json
+    assert told["limits"] == ["rpm=500/min", "rph=20000/h", "rpd=250000/d"]
+    assert ratekit("rules", "test", str(path)).code == 2
+    assert "give --request or --key" in ratekit("rules", "test", str(path)).err
+
+
+def test_test_says_why_the_address_is_counted(ratekit, files):
+    (told,) = ratekit("rules", "test", files[0], "--request", "POST /v1/acme/chat", "--json").json
+    assert told["key"] == "ip:192.0.2.1"
+    assert told["note"] == "the request does not say tenant=path:tenant + model=json:model: its address is counted"
 
 
 def test_test_says_which_rule_key_and_limits_a_request_has(ratekit, files):

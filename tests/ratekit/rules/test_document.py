@@ -84,10 +84,33 @@ def test_document_of_the_own_form_in_a_database_is_named_by_its_id():
         ({"valid_until": "tomorrow"}, "rules[1].valid_until: 'tomorrow' is not a time: "),
         ({"valid_from": "2027-01-01", "valid_until": "2026-01-01"}, "rules[1]: valid_until 2026-01-01 "),
         ({"enabled": "yes"}, "rules[1].enabled: 'yes' is wrong: "),
+        ({"limits": {}}, "rules[1].limits: there are no limits: give rps, rpm, rph, rpd, or max_requests and window, "),
+        ({"by": "header:X Tenant"}, "rules[1].by: 'header:X Tenant' is not a header: "),
+        ({"by": {"a": "function:a:b"}}, "rules[1].by: a function names somebody alone: "),
+        ({"cost": "5"}, "rules[1].cost: '5' is not a cost: it is a whole number, or where "),
+        ({"match": {"host": "a.*.com"}}, "rules[1].match.host[0]: 'a.*.com' is not a host: write it like "),
+        ({"match": {"host": "a.com:80"}}, "rules[1].match.host[0]: 'a.com:80' is not a host: write it like "),
+        ({"match": {"method": []}}, "rules[1].match.method: it is empty: "),
+        ({"match": {"path": "/a?b"}}, "rules[1].match.path: '/a?b' has '?', and matches no request: "),
+        ({"match": {"path": "/%61"}}, "rules[1].match.path: '/%61' has '%61', and matches no request: "),
+        ({"match": {"path": "/a/../b"}}, "rules[1].match.path: '/a/../b' has '..', and matches no request: "),
+        ({"custom": {"": "1/s"}}, "rules[1].custom: the key '' is wrong: "),
+        ({"valid_until": "9999-12-31T23:59:59-14:00"}, "rules[1].valid_until: '9999-12-31T23:59:59-14:00' is not between "),
     ],
 )  # fmt: skip
 def test_fault_is_told_with_its_place_and_the_value(fields, sentence):
     assert any(problem.startswith(sentence) for problem in of_rule(**fields)), of_rule(**fields)
+
+
+@pytest.mark.parametrize("match", [{"host": "a.*.com"}, {"method": "PSOT"}])
+def test_item_that_is_wrong_is_one_fault(match):
+    assert len(of_rule(match=match)) == 1
+
+
+def test_number_without_a_fraction_is_a_whole_number():
+    """As the shell of MongoDB writes them, and 1e3 in YAML."""
+    of_floats = Document.parse({"rules": [{"limits": {"rps": 20.0, "rpm": 1e3}}]})
+    assert of_floats == Document.parse({"rules": [{"limits": {"rps": 20, "rpm": 1000}}]})
 
 
 def test_all_faults_are_told_at_once():
