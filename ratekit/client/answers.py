@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
+from ratekit.core.headers import whole_seconds
 from ratekit.core.protocol import CostGiven
 
 Anchor = int | datetime.date | None
@@ -61,6 +63,19 @@ class Answer:
     would_refuse: bool = False
     limits: tuple[LimitState, ...] = ()  # of a plan that has several limits, or units
     repeated: bool = False  # a reservation was made, or settled, before: nothing has changed
+
+    def to_headers(self) -> dict[str, str]:
+        """Return header lines for the answer to your own caller: the numbers, and Retry-After on a refusal.
+
+        There are no numbers while the service is away.
+        """
+        lines = {}
+        if self.degraded is None:
+            lines = {"X-RateLimit-Limit": str(self.limit), "X-RateLimit-Remaining": str(self.remaining)}
+            lines["X-RateLimit-Reset"] = str(math.ceil(self.reset_at))
+        if not self.allowed and self.retry_after is not None:
+            lines["Retry-After"] = str(whole_seconds(self.retry_after))
+        return lines
 
 
 def body_of(**fields: Any) -> dict[str, Any]:

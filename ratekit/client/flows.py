@@ -11,6 +11,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 import httpx2
 
@@ -86,7 +87,7 @@ class Flows:
         self._fallback = fallback
         self._instances = instances
         self._local = None if fallback is None else _local(fallback, instances)
-        self._breaker = Breaker(url)
+        self._breaker = Breaker(_checked(url))
         self._next_probe = 0.0
 
     def check(self, check: Check, path: str, wait: float) -> Flow[Answer]:
@@ -267,3 +268,11 @@ def _local(fallback: Policy | Limit, instances: int | None) -> tuple[RateLimiter
     policy, count = as_policy(fallback), checked_instances(instances)
     shares = [part_of(limit, limit.max_requests, count) for limit in policy.limits]
     return RateLimiter(MemoryStore(for_one=False)), Policy(policy.name, shares)
+
+
+def _checked(url: str) -> str:
+    """Return the service's URL. Raises ConfigurationError if it has no scheme: every check would be an outage, silently."""
+    parts = urlsplit(url) if isinstance(url, str) else None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigurationError(f"url {url!r} is not where a service is: write it like 'http://ratekit:8080'")
+    return url

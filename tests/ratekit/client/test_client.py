@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from ratekit import ConfigurationError, Limit, RateLimitUnavailable
-from ratekit.client import Check, RateKitClient, ServiceError
+from ratekit.client import Answer, Check, RateKitClient, ServiceError
 from ratekit.client.answers import wait_of
 from support.servers import free_port, wait_until
 from tests.ratekit.client.conftest import made
@@ -142,6 +142,29 @@ def test_nonsense_is_refused_by_name(options, named):
         RateKitClient("http://service", "k", **options)
     with pytest.raises(ConfigurationError, match="api_key"):
         RateKitClient("http://service", "a\nb")
+
+
+@pytest.mark.parametrize("url", ["ratekit:8080", "127.0.0.1:8080", "", "redis://ratekit", "http://", None])
+def test_url_without_a_service_is_refused_and_not_an_outage(url):
+    with pytest.raises(ConfigurationError, match="is not where a service is: write it like 'http://ratekit:8080'"):
+        RateKitClient(url, "k")
+
+
+@pytest.mark.parametrize(
+    ("answer", "lines"),
+    [
+        (Answer(True, 4, 5, 99.2), {"X-RateLimit-Limit": "5", "X-RateLimit-Remaining": "4", "X-RateLimit-Reset": "100"}),
+        (
+            Answer(False, 0, 5, 99.2, 1.2),
+            {"X-RateLimit-Limit": "5", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "100", "Retry-After": "2"},
+        ),
+        (Answer(True, degraded="timeout"), {}),
+        (Answer(False, 0, 5, 99.2, 0.2, degraded="timeout"), {"Retry-After": "1"}),
+        (Answer(False, retry_after=None, degraded="timeout"), {}),
+    ],
+)
+def test_answer_has_the_headers_for_ones_own_caller(answer, lines):
+    assert answer.to_headers() == lines
 
 
 @pytest.mark.parametrize(
