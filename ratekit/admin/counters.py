@@ -20,6 +20,7 @@ from ratekit.limiter.limiters import RateLimiter
 
 _PAGE = 1000
 _HASHES = (Algorithm.FIXED_WINDOW, Algorithm.SLIDING_WINDOW_COUNTER)  # algorithms whose state has the window in it
+_RECORD = "~"  # begins the last part of the key of a reservation
 _WINDOW_NAME = re.compile(r"(?:.*-)?(\d{1,9}(?:\.\d{1,6})?)s(?:-shadow)?", re.ASCII)
 
 
@@ -42,6 +43,16 @@ class CounterState:
     resets_in: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ReservationState:
+    """A reservation that the store remembers."""
+
+    id: str
+    estimate: tuple[int, ...]  # what was reserved, one number for each unit; empty if a settle came without a reserve
+    is_settled: bool
+    expires_in: float  # seconds
+
+
 @sync_or_async
 def list_counters(store: Target, *, endpoint: str, subject: str, prefix: str | None = None) -> Flow[list[CounterState]]:
     """Return every counter of a subject on an endpoint, sorted by key."""
@@ -51,7 +62,10 @@ def list_counters(store: Target, *, endpoint: str, subject: str, prefix: str | N
 
 @sync_or_async
 def delete_counters(store: Target, *, endpoint: str, subject: str, prefix: str | None = None) -> Flow[int]:
-    """Delete every counter of a subject on an endpoint; its override stays. Returns how many there were."""
+    """Delete every counter of a subject on an endpoint, and its reservations; its override stays.
+
+    Returns how many counters there were. What is settled later gives nothing back.
+    """
     return _delete(state_pattern(prefix_of(store, prefix), endpoint, subject))
 
 
@@ -84,8 +98,39 @@ def _measured(limiter: RateLimiter, counter: CounterState, endpoint: str, subjec
     )
 
 
+@sync_or_async
+def list_reservations(
+    store: Target, *, endpoint: str, subject: str, prefix: str | None = None
+) -> Flow[list[ReservationState]]:
+    """Return every reservation of a subject on an endpoint that is remembered, sorted by id."""
+    name = prefix_of(store, prefix)
+    return _list_reservations(state_pattern(name, endpoint, subject), base_key(name, endpoint, subject))
+
+
+def _list_reservations(pattern: str, base: str) -> Flow[list[ReservationState]]:
+    names = [name for name in (yield from _names(pattern)) if _is_record(name)]
+    commands = [command for key in names for command in (("HGET", key, "e"), ("HGET", key, "d"), ("PTTL", key))]
+    replies = (yield Batch(tuple(commands))) if commands else []
+    found = [answered(reply) for reply in replies]
+    rows = zip(names, found[::3], found[1::3], found[2::3], strict=True)
+    return [
+        ReservationState(key.removeprefix(f"{base}:{_RECORD}"), _estimate(estimate), done is not None, ttl / 1000)
+        for key, estimate, done, ttl in rows
+        if ttl >= 0
+    ]
+
+
+def _estimate(reply: Any) -> tuple[int, ...]:
+    parts = [] if reply is None else as_text(reply).split(",")
+    return tuple(int(part) for part in parts if part.isdecimal())
+
+
+def _is_record(key: str) -> bool:
+    return key.rpartition(":")[2].startswith(_RECORD)
+
+
 def _list(pattern: str, base: str) -> Flow[list[CounterState]]:
-    names = yield from _names(pattern)
+    names = [name for name in (yield from _names(pattern)) if not _is_record(name)]
     counters = [_counter(key, base) for key in names]
     hashes = [counter.key for counter in counters if counter.algorithm in _HASHES]
     commands = [*(("PTTL", key) for key in names), *(("HGET", key, "w") for key in hashes)]
@@ -103,7 +148,7 @@ def _delete(pattern: str) -> Flow[int]:
     names = yield from _names(pattern)
     replies = (yield Batch(tuple(("DEL", key) for key in names))) if names else []
     refusal_cache.forget([name.encode() for name in names])
-    return sum(int(answered(reply)) for reply in replies)
+    return sum(int(answered(reply)) for name, reply in zip(names, replies, strict=True) if not _is_record(name))
 
 
 def _names(pattern: str) -> Flow[list[str]]:

@@ -14,8 +14,9 @@ from ratekit.core.compiled import as_policy
 from ratekit.core.errors import RateLimitUnavailable
 from ratekit.core.keys import ALL_ENDPOINTS
 from ratekit.core.limit_text import format_seconds
-from ratekit.core.limits import Limit, Policy
+from ratekit.core.limits import REQUESTS, Limit, Policy
 from ratekit.core.modes import RateLimitMode, as_mode, mode_sources, weakest
+from ratekit.core.protocol import CostGiven
 from ratekit.core.results import RateLimitResult, Tier
 from ratekit.limiter.limiters import AsyncRateLimiter, RateLimiter
 
@@ -31,7 +32,7 @@ class Explanation:
 
     endpoint: str
     subject: str
-    cost: int
+    cost: CostGiven
     policy: Policy
     rule: str | None  # the pattern that matched the endpoint, if there was one
     override: Override | None
@@ -69,7 +70,7 @@ class Explanation:
         return {
             "endpoint": self.endpoint,
             "subject": self.subject,
-            "cost": self.cost,
+            "cost": dict(self.cost) if isinstance(self.cost, Mapping) else self.cost,
             "policy": self.policy.name,
             "rule": self.rule,
             "mode": str(self.mode),
@@ -84,7 +85,7 @@ class Explanation:
 
     def __str__(self) -> str:
         who = f"{printable(self.subject)} on {printable(self.endpoint)}"
-        lines = [f"{who}: a request that costs {self.cost} {self.outcome}"]
+        lines = [f"{who}: a request that costs {_cost(self.cost)} {self.outcome}"]
         lines += [f"rule      {printable(self.rule)}"] if self.rule else []
         lines.append(f"policy    {printable(self.policy.name)}, {len(self.policy.limits)} limit(s), decided together")
         lines += [f"limit     {describe_tier(tier)}" for tier in self.result.tiers]
@@ -101,7 +102,7 @@ def explain(
     subject: str,
     *,
     endpoint: str | None = None,
-    cost: int = 1,
+    cost: CostGiven = 1,
     rule: str | None = None,
     mode: str | None = None,
 ) -> Coroutine[Any, Any, Explanation]: ...
@@ -114,7 +115,7 @@ def explain(
     subject: str,
     *,
     endpoint: str | None = None,
-    cost: int = 1,
+    cost: CostGiven = 1,
     rule: str | None = None,
     mode: str | None = None,
 ) -> Explanation: ...
@@ -126,7 +127,7 @@ def explain(
     subject: str,
     *,
     endpoint: str | None = None,
-    cost: int = 1,
+    cost: CostGiven = 1,
     rule: str | None = None,
     mode: str | None = None,
 ) -> Explanation | Coroutine[Any, Any, Explanation]:
@@ -144,7 +145,7 @@ class _Question:
     policy: Policy
     subject: str
     given_endpoint: str | None
-    cost: int
+    cost: CostGiven
     rule: str | None
     mode: RateLimitMode | None
 
@@ -182,7 +183,8 @@ class _Question:
 def tier_as_dict(tier: Tier) -> dict[str, Any]:
     """Return a limit's part of a result as values for JSON."""
     limit = tier.limit
-    own = {"max_requests": limit.max_requests, "window": limit.window, "burst": limit.burst}
+    own: dict[str, Any] = {"max_requests": limit.max_requests, "window": limit.window, "burst": limit.burst}
+    own |= {"unit": limit.unit, "calendar": None if limit.calendar is None else str(limit.calendar)}
     figures = {name: getattr(tier, name) for name in Tier._fields if name != "limit"}
     return {"name": tier.name, "algorithm": str(limit.algorithm), "shadow": limit.shadow, "own": own} | figures
 
@@ -193,7 +195,9 @@ def describe_tier(tier: Tier) -> str:
     name = f"{tier.name} ({str(limit).rpartition('=')[2]})"
     if tier.unlimited:
         return f"{name}: lifted"
-    state = f"{tier.used} of {tier.max_requests}{' by override' if tier.overridden else ''} used, {tier.remaining} left"
+    unit = "" if limit.unit == REQUESTS else f" {limit.unit}"
+    most = f"{tier.max_requests}{unit}{' by override' if tier.overridden else ''}"
+    state = f"{tier.used} of {most} used, {tier.remaining} left"
     resets = f", resets in {_seconds(tier.reset_after)} s" if tier.reset_after else ""
     refuses = ", would refuse" if limit.shadow else ", refuses"
     return f"{name}: {state}{resets}{'' if tier.allowed else refuses}{' at random, as it is soft' if tier.softly else ''}"
@@ -209,6 +213,10 @@ def describe_override(override: Override) -> str:
     parts += [f"by {printable(override.set_by)}"] if override.set_by else []
     parts += [f"ends in {_seconds(override.expires_in)} s"] if override.expires_in is not None else []
     return ", ".join(parts)
+
+
+def _cost(cost: CostGiven) -> str:
+    return " and ".join(f"{number} {unit}" for unit, number in cost.items()) if isinstance(cost, Mapping) else str(cost)
 
 
 def printable(text: str) -> str:

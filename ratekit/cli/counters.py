@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import click
 
-from ratekit.admin.counters import CounterState, delete_counters, measure_counters
+from ratekit.admin.counters import CounterState, ReservationState, delete_counters, list_reservations, measure_counters
 from ratekit.admin.explain import describe_override, describe_tier, printable, tier_as_dict
 from ratekit.admin.overrides import Override, get_rate_limit_override
-from ratekit.cli.session import Session, coloured, policy_of, question_of, table, with_limits, with_store
+from ratekit.cli.session import COST_HELP, Costs, Session, coloured, policy_of, question_of, table, with_limits, with_store
 from ratekit.core.limit_text import format_seconds
+from ratekit.core.limits import REQUESTS, Policy
+from ratekit.core.protocol import CostGiven
 from ratekit.core.results import RateLimitResult
+
+_SHOWN = 5  # reservations whose estimates are named
 
 
 @click.command(short_help="Decide a request, and spend its cost.")
 @click.argument("endpoint")
 @click.argument("subject")
-@click.option("--cost", default=1, show_default=True, help="How much the request spends. 0 passes: to look, use inspect.")
+@click.option("--cost", type=Costs(), default=1, show_default=True, help=f"{COST_HELP} 0 passes: to look, use inspect.")
 @with_limits
 @with_store
-def check(session: Session, endpoint: str, subject: str, cost: int, rates: tuple[str, ...], rules: str | None) -> int:
+def check(session: Session, endpoint: str, subject: str, cost: CostGiven, rates: tuple[str, ...], rules: str | None) -> int:
     """Decide a request of SUBJECT on ENDPOINT, and spend its cost if it passes. The exit code is 1 if it is refused.
 
     \b
     Examples:
       ratekit check /search user:42 --limit 100/min
       ratekit check /search 1:42 --limit 20/s --limit 1000/h --cost 5 --json
+      ratekit check /chat org:7 --limit 60/min --limit '90000 tokens/min' --cost tokens=800
     """
     question = question_of(endpoint, rates, rules, subject)
     result = session.limiter.check(policy_of(question), subject, cost=cost, endpoint=question.endpoint)
@@ -59,10 +65,12 @@ def inspect(session: Session, endpoint: str, subject: str, rates: tuple[str, ...
         counters = measure_counters(session.limiter, endpoint=question.endpoint, subject=subject)
         values["counters"], lines = [asdict(counter) for counter in counters], counter_lines(counters)
     else:
-        result = session.limiter.peek(question.policy, subject, endpoint=question.endpoint)
+        result = session.limiter.peek(question.policy, subject, cost=looking(question.policy), endpoint=question.endpoint)
         values |= _values(question.endpoint, subject, result)
         lines = [f"limit     {describe_tier(tier)}" for tier in result.tiers]
-    session.answer(values | {"override": override and asdict(override)}, [*lines, override_line(override)])
+    reserved = list_reservations(session.limiter, endpoint=question.endpoint, subject=subject)
+    values |= {"reservations": [asdict(one) for one in reserved], "override": override and asdict(override)}
+    session.answer(values, [*lines, *reservation_lines(reserved), override_line(override)])
 
 
 @click.command(short_help="Delete the counters of a subject.")
@@ -97,6 +105,22 @@ def counter_lines(counters: list[CounterState]) -> list[str]:
         return ["counters  none"]
     names = ("limit", "algorithm", "shadow", "used", "resets in", "expires in")
     return table(names, [_counter_row(counter) for counter in counters])
+
+
+def reservation_lines(reservations: Sequence[ReservationState]) -> list[str]:
+    """Return a line about the reservations that are not settled yet; none if there are none."""
+    waiting = [one for one in reservations if not one.is_settled]
+    if not waiting:
+        return []
+    estimates = ", ".join("+".join(map(str, one.estimate)) for one in waiting[:_SHOWN])
+    more = "" if len(waiting) <= _SHOWN else f" and {len(waiting) - _SHOWN} more"
+    return [f"reserved  {len(waiting)} not settled yet, of {estimates}{more}: part of what is used"]
+
+
+def looking(policy: Policy) -> CostGiven:
+    """Return the cost that looks: 1, as a request would cost; nothing of other units, whose cost is not known."""
+    others = [unit for unit in policy.units if unit != REQUESTS]
+    return dict.fromkeys(others, 0) if others else 1
 
 
 def override_line(override: Override | None) -> str:

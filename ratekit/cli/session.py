@@ -21,16 +21,18 @@ from ratekit.core import clock
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.keys import DEFAULT_PREFIX
 from ratekit.core.limit_names import by_operation, qualified
-from ratekit.core.limit_text import parse_seconds
+from ratekit.core.limit_text import parse_cost, parse_seconds
 from ratekit.core.limits import Limit, Policy
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.outages import OnOutage
+from ratekit.core.protocol import CostGiven
 from ratekit.limiter.limiters import RateLimiter
 from ratekit.web.methods import split_method
 from ratekit.web.plans import as_rule_policy
 from ratekit.web.table import Rule, Rules
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")  # of which a rule may be for one
+COST_HELP = "How much the request spends: 5, or by unit tokens=800,pages=2."
 _DEADLINE = 5.0  # seconds: no request waits for it
 _COLOURS = {"ok": "green", "allowed": "green", "on": "green", "warning": "yellow", "monitor": "yellow", "problem": "red"}
 _COLOURS |= {"refused": "red", "off": "red"}
@@ -183,6 +185,21 @@ def _question_by_document(endpoint: str, where: str, subject: str | None) -> Que
             told = f"{rule.name}, version {documents.status.version} of {documents.origin}"
             return Question(rule.endpoint, policy, told, rule.mode)
     raise click.UsageError(f"--rules {where!r} has no limits for {endpoint!r}")
+
+
+class Costs(click.ParamType):  # type: ignore[type-arg]
+    """A cost: a whole number, or numbers by unit such as tokens=800,pages=2."""
+
+    name = "cost"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> CostGiven:
+        """Return the cost."""
+        if isinstance(value, int | dict):
+            return value
+        try:
+            return parse_cost(value)
+        except ConfigurationError as error:
+            self.fail(str(error), param, ctx)
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg]

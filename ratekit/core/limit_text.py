@@ -44,6 +44,8 @@ _OPTION = (
 _CALENDAR = ("tz", "anchor", "starts")  # the words that make a calendar of a period
 _PERIODS = {"d": "day", "day": "day", "w": "week", "week": "week", "month": "month", "year": "year"}
 _ALWAYS_CALENDAR = ("month", "year")
+_BY_UNIT = r"[a-z][\w-]*\s*=\s*\d{1,15}"
+_COST = rf"(?P<number>\d{{1,15}})|{_BY_UNIT}(?:\s*,\s*{_BY_UNIT})*"
 _DURATION = rf"(?P<sign>-?)(?P<number>{_NUMBER})\s*(?P<unit>[a-z]*)"
 _FLAGS = re.ASCII | re.IGNORECASE | re.DOTALL
 
@@ -94,6 +96,20 @@ def parse_window(text: str) -> Any:
     if more := fields.keys() - {"max_requests", "window"}:
         raise ConfigurationError(f"window {text!r} says {min(more)}, too: that is a field of its own")
     return fields["window"]
+
+
+def parse_cost(text: str) -> int | dict[str, int]:
+    """Return a cost: a whole number such as "5", or numbers by unit such as "tokens=800,pages=2"."""
+    parts = re.fullmatch(_COST, text.strip(), _FLAGS) if isinstance(text, str) else None
+    if not parts:
+        raise ConfigurationError(f"cost {text!r} is neither a whole number nor numbers by unit like 'tokens=800,pages=2'")
+    if parts["number"]:
+        return int(parts["number"])
+    pairs = [pair.partition("=") for pair in text.lower().split(",")]
+    costs = {unit.strip(): int(number) for unit, _, number in pairs}
+    if len(costs) < len(pairs):
+        raise ConfigurationError(f"cost {text!r} names a unit twice")
+    return costs
 
 
 def split_limits(text: str) -> list[str]:

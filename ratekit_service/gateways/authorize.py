@@ -17,7 +17,10 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl
 
 from ratekit.asgi import App, Receive, Scope, Send
+from ratekit.core.errors import ConfigurationError
 from ratekit.core.headers import PROBLEM_TYPE, RawLine
+from ratekit.core.limit_text import parse_cost
+from ratekit.core.protocol import CostGiven
 from ratekit.web.client_address import TrustedProxies
 from ratekit.web.requests import asgi_header_lines, asgi_peer
 
@@ -26,6 +29,7 @@ STATUS_HEADER = b"x-ratelimit-status"
 DEFAULT_BY = "header:x-ratekit-subject"
 _FIELDS = ("resource", "by", "cost", "refuse", "plan_id")
 _LONGEST_QUERY = 4096
+_LONGEST_COST = 500
 _ONE_HOP = TrustedProxies.of(1)
 _STATUSES = {200: b"ok", 401: b"unauthorized", 403: b"forbidden", 429: b"limited", 503: b"unavailable"}
 
@@ -36,7 +40,7 @@ class Authorization(NamedTuple):
     api_key: str | None
     resource: str
     subject: str
-    cost: int
+    cost: CostGiven  # of requests, or by unit: "tokens=800"
     plan_id: str | None
     peer: str | None  # the address of the proxy
 
@@ -128,11 +132,11 @@ def _header(scope: Scope, name: str) -> str | None:
     return values[0] if values else None
 
 
-def _cost(given: Mapping[str, str]) -> int:
-    text = given.get("cost", "1")
-    if not (text.isascii() and text.isdigit() and len(text) <= 12):
-        raise UnusableAuthorizationError(f"cost {text[:100]!r} is not a whole number from 0 on")
-    return int(text)
+def _cost(given: Mapping[str, str]) -> CostGiven:
+    try:
+        return parse_cost(given.get("cost", "1")[:_LONGEST_COST])
+    except ConfigurationError as error:
+        raise UnusableAuthorizationError(str(error)) from None
 
 
 def _refuse(given: Mapping[str, str]) -> int:

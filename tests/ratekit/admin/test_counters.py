@@ -77,13 +77,13 @@ def test_slots_are_measured(limiter):
 
 @pytest.mark.parametrize("colour", ["sync"], indirect=True)
 def test_key_that_is_no_counter_is_listed_and_not_measured(limiter):
-    limiter.command("HSET", "ratelimit:/x:{u}:~id", "estimate", "5")
+    limiter.command("HSET", "ratelimit:/x:{u}:{id}", "estimate", "5")
     limiter.command("ZADD", "ratelimit:/x:{u}:60s", "1", "not a window")
     found = list_counters(limiter.limiter, endpoint="/x", subject="u")
-    assert [(counter.limit, counter.window) for counter in found] == [("60s", 60), ("~id", None)]
+    assert [(counter.limit, counter.window) for counter in found] == [("60s", 60), ("{id}", None)]
     limiter.command("DEL", "ratelimit:/x:{u}:60s")
     (other,) = measure_counters(limiter.limiter, endpoint="/x", subject="u")
-    assert (other.limit, other.used) == ("~id", None)
+    assert (other.limit, other.used) == ("{id}", None)
 
 
 def test_counter_that_the_store_does_not_measure_is_an_error(redis_server):

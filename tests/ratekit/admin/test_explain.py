@@ -48,7 +48,8 @@ def test_explanation_has_the_override_and_json_has_everything(limiter, ratekit_c
     assert [(limit["name"], limit["allowed"], limit["overridden"]) for limit in told["limits"]] == [
         ("60s", False, True), ("hour", True, False), ("try", False, False)
     ]  # fmt: skip
-    assert told["limits"][0]["own"] == {"max_requests": 3, "window": 60.0, "burst": None}
+    own = {"max_requests": 3, "window": 60.0, "burst": None, "unit": "requests", "calendar": None}
+    assert told["limits"][0]["own"] == own
 
 
 def test_explanation_names_the_source_of_the_mode(limiter, monkeypatch, ratekit_clock):

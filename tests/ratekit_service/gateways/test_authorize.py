@@ -101,7 +101,7 @@ async def test_refusal_is_told_from_other_answers(given, query, expected, word):
         ("/v1/authorize", "resource=a", {}, "the header 'x-ratekit-subject' is missing or empty: the proxy has to set it"),
         ("/v1/authorize", "resource=a", {"x_ratekit_subject": ["a", "b"]}, "the header 'x-ratekit-subject' has several"),
         ("/v1/authorize", "resource=a&by=cookie:x", {}, "by 'cookie:x' is neither 'ip' nor 'header:' with a name"),
-        ("/v1/authorize", "resource=a&cost=-1", {"x_ratekit_subject": "a"}, "cost '-1' is not a whole number from 0 on"),
+        ("/v1/authorize", "resource=a&cost=-1", {"x_ratekit_subject": "a"}, "cost '-1' is neither a whole number nor"),
         ("/v1/authorize", "resource=a&refuse=200", {}, "refuse '200' is neither 429 nor 403"),
         ("/v1/authorize", "resource=a&resource=b", {}, "a field stands twice in the query"),
         ("/v1/authorize", "ressource=a", {}, "the field 'ressource' is unknown: there are resource, by, cost"),
