@@ -61,6 +61,12 @@ def imported_by(folder: Path) -> set[str]:
     return {name.partition(".")[0] for name in names} - OWN - here - set(sys.stdlib_module_names)
 
 
+def test_every_example_is_in_the_list():
+    listed = set(re.findall(r"\]\((\w+)/README.md\)", (EXAMPLES / "README.md").read_text()))
+    assert listed == {path.parent.name for path in EXAMPLES.glob("*/README.md")}
+    assert set(STARTED) <= listed
+
+
 @pytest.mark.parametrize("name", STARTED)
 def test_readme_installs_what_the_example_imports(name):
     installed = installed_by(name)

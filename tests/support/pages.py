@@ -10,6 +10,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "example_projects" / "README.md",
     *sorted((ROOT / "example_projects").glob("*/README.md")),
 ]
 
