@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,6 +28,8 @@ from ratekit_fastapi import PathRateLimiter, install
 from support import django_ready  # noqa: F401
 from support.several_limits import CASES, USER, WIDE, Case, Declared, limit
 from support.topologies import start_cluster
+
+_names = itertools.count()  # Ninja wants a name of its own for each API
 
 pytestmark = pytest.mark.filterwarnings("ignore::ratekit.web.options.UnverifiedIdentityWarning")
 Send = Callable[[str], int]  # a user's request: its status
@@ -199,7 +202,7 @@ def django_async_view(case: Case, store: str, settings: Any) -> Iterator[Send]:
     django_site(settings, store, decorated(view, case.declared))
     client = AsyncClient()
     with asyncio.Runner() as runner:
-        yield lambda user: runner.run(client.get("/x", **{"X-User": user})).status_code
+        yield lambda user: runner.run(client.get("/x", headers={"X-User": user})).status_code
 
 
 @front
@@ -259,7 +262,7 @@ def django_ninja(case: Case, store: str, settings: Any) -> Iterator[Send]:
     from ratekit_django.ninja import RateLimitThrottle
 
     options = [options_of(one) for one in case.declared]
-    api = NinjaAPI(urls_namespace=f"several-{id(case)}-{id(settings)}")
+    api = NinjaAPI(urls_namespace=f"several-{next(_names)}")
     api.get("", throttle=[RateLimitThrottle(each.pop("policy"), **each) for each in options])(lambda request: {})
     django_site(settings, store, lambda request: None)
     settings.ROOT_URLCONF = (path("x", api.urls),)

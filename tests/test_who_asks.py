@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -35,6 +36,7 @@ from support.who_asks import ASYNC_CASES, CASES, PLANS, RULE_CASES, Case, declar
 pytestmark = pytest.mark.filterwarnings("ignore::ratekit.web.options.UnverifiedIdentityWarning")
 STORE = "memory://who-asks"
 ADDRESS = "192.0.2.7"
+_names = itertools.count()  # Ninja wants a name of its own for each API
 Send = Callable[[str], int]  # a user's request: its status
 
 
@@ -166,7 +168,7 @@ def django_ninja(case: Case, plans: Plans, settings: Any) -> Iterator[Send]:
     from ratekit_django.ninja import RateLimitThrottle
 
     options = declared(case)
-    api = NinjaAPI(urls_namespace=f"who-asks-{id(case)}-{id(settings)}")
+    api = NinjaAPI(urls_namespace=f"who-asks-{next(_names)}")
     api.get("", throttle=[RateLimitThrottle(options.pop("limits"), **options)])(lambda request: {})
     django_site(settings, case, plans, plain_view)
     settings.ROOT_URLCONF = (path("x", api.urls),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -89,10 +89,8 @@ class Waiting:
         self._client = client
 
     def __getattr__(self, method: str) -> Any:
-        async def ask(*args: Any, headers: Mapping[str, str] | None = None, **options: Any) -> Any:
-            # As servers name them: before the fix of CVE-2026-3902, headers= became names with underscores.
-            named = {name.replace("_", "-"): value for name, value in (headers or {}).items()}
-            return await getattr(self._client, method)(*args, **named, **options)
+        async def ask(*args: Any, **options: Any) -> Any:
+            return await getattr(self._client, method)(*args, **options)
 
         return async_to_sync(ask)
 

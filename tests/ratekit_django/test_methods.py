@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from django.http import HttpResponse
 from django.test import Client
@@ -130,10 +132,13 @@ def test_amounts_of_a_call_count_under_the_name_of_its_window(settings, keys):
     assert {key.rpartition(":")[2] for key in keys()} == {"60s"}
 
 
+_names = itertools.count()  # Ninja wants a name of its own for each API
+
+
 @pytest.fixture
 def ninja(settings):
     """A client of an API of Ninja's whose operations of one path have 1/min each."""
-    api = NinjaAPI(urls_namespace="methods")
+    api = NinjaAPI(urls_namespace=f"methods-{next(_names)}")
     throttle = RateLimitThrottle("1/min", by="ip")
     api.get("/x", throttle=throttle)(lambda request: {})
     api.delete("/x")(rate_limit(1, 60, by="ip")(lambda request: {}))
