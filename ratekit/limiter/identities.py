@@ -12,7 +12,7 @@ from ratekit.core.errors import RatekitError
 from ratekit.core.figures import AnnotatedFigures
 from ratekit.core.protocol import Call, Extra, Operation, merge
 from ratekit.core.results import RateLimitResult
-from ratekit.limiter.reservations import HOLD, Booking, Part, Reservation, hold_ms
+from ratekit.limiter.reservations import HOLD, Booking, Part, Reservation, abandoned, hold_ms
 
 Flow = Generator[Call, RateLimitResult, RateLimitResult]
 ReserveFlow = Generator[Call, RateLimitResult, Reservation]
@@ -37,12 +37,18 @@ def decide_all(calls: Sequence[Call], prefix: str, *, one_slot: bool) -> Flow:
 
 
 def reserve_all(calls: Sequence[Call], prefix: str, *, one_slot: bool) -> ReserveFlow:
-    """Reserve calls together; if one of them refuses, what the others have reserved returns."""
+    """Reserve calls together; if one of them refuses, or this is cancelled, what the others have reserved returns."""
     bookings: list[Booking] = []
     for group, parts in _groups(calls, one_slot=one_slot):
         try:
             result = yield group
         except RatekitError:
+            yield from _returned(bookings)
+            raise
+        except GeneratorExit:
+            raise
+        except BaseException:
+            yield abandoned(group)
             yield from _returned(bookings)
             raise
         if result.is_over_limit:

@@ -396,7 +396,7 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult], AsyncSto
         return await self._driven(decide_all(calls, self.prefix, one_slot=self._store.one_slot))
 
     async def _driven(self, flow: Generator[Call, RateLimitResult, Value]) -> Value:
-        """Drive a flow of calls."""
+        """Drive a flow of calls. What it does when it is cancelled is done all the same."""
         try:
             call = next(flow)
             while True:
@@ -404,10 +404,23 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult], AsyncSto
                     result = await self.decide(call)
                 except RatekitError as error:
                     call = flow.throw(error)
+                except BaseException as error:
+                    await shielded(self._cancel(flow, error))
+                    raise
                 else:
                     call = flow.send(result)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+
+    async def _cancel(self, flow: Generator[Call, RateLimitResult, Any], error: BaseException) -> None:
+        try:
+            call = flow.throw(error)
+            with _unsettled():
+                while True:
+                    call = flow.send(await self.decide(call))
+        except BaseException as last:
+            if last is not error:
+                raise
 
     def hold(self, call: Call, result: RateLimitResult) -> Renewal | None:
         """Renew the slots that a call has taken, until they are stopped; None if it has taken none."""

@@ -326,3 +326,29 @@ def test_settle_makes_a_remembered_refusal_forgotten():
     assert limiter.check(PLAIN, "u").is_over_limit
     limiter.settle(PLAIN, "u", reservation.id, actual=0, known=10)
     assert limiter.check(PLAIN, "u").allowed
+
+
+@pytest.mark.parametrize("method", ["reserve", "reserve_all"])
+async def test_reservation_that_is_cancelled_while_it_is_made_leaves_no_slot_and_no_estimate(redis_server, method):
+    limiter = AsyncRateLimiter(redis_server.url, deadline=5)
+    many = Policy("jobs", [Limit(10**6, 600, unit="tokens"), Limit(1000, 600, algorithm="concurrency")])
+
+    async def hold() -> None:
+        checks = [(many, "u", {"tokens": 10}), (PLAIN, "v")]
+        block = limiter.reserve(many, "u", estimate={"tokens": 10}) if method == "reserve" else limiter.reserve_all(checks)
+        async with block as reservation:
+            reservation.settle(tokens=0, requests=0)
+            await asyncio.sleep(60)
+
+    await limiter.peek(many, "u", cost={"tokens": 1})
+    for turns in range(60):
+        task = asyncio.create_task(hold())
+        for _ in range(turns % 12):
+            await asyncio.sleep(0)
+        while not task.done():
+            task.cancel()
+            await asyncio.sleep(0)
+    await asyncio.sleep(0.05)  # what was shielded ends
+    assert [tier.used for tier in (await limiter.peek(many, "u", cost={"tokens": 1})).tiers] == [0, 0]
+    assert (await limiter.peek(PLAIN, "v")).request_count == 0
+    await limiter.aclose()
