@@ -36,12 +36,14 @@ async def list_plans(
     admin: Admin,
     tenant_id: Annotated[Id | None, Query()] = None,
     name: Annotated[Text | None, Query()] = None,
+    contains: Annotated[Text | None, Query(description="A part of the name, in any case.")] = None,
     after: Annotated[After, Query()] = "",
     limit: Annotated[Items, Query()] = 50,
 ) -> Page[Plan]:
     """List plans, all or those of a tenant, in the order of their ids."""
     columns = schema.plans.c
     conditions = [column == value for column, value in ((columns.tenant_id, tenant_id), (columns.name, name)) if value]
+    conditions += [] if contains is None else [columns.name.icontains(contains, autoescape=True)]
     rows, following = await admin.read(lambda connection: page(connection, schema.plans, conditions, after, limit))
     return Page(items=[_plan(row) for row in rows], next=following)
 

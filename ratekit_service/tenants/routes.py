@@ -29,11 +29,13 @@ async def create_tenant(body: NewTenant, admin: Admin) -> Tenant:
 async def list_tenants(
     admin: Admin,
     name: Annotated[Text | None, Query()] = None,
+    contains: Annotated[Text | None, Query(description="A part of the name, in any case.")] = None,
     after: Annotated[After, Query()] = "",
     limit: Annotated[Items, Query()] = 50,
 ) -> Page[Tenant]:
     """List tenants, in the order of their ids."""
     conditions = [] if name is None else [schema.tenants.c.name == name]
+    conditions += [] if contains is None else [schema.tenants.c.name.icontains(contains, autoescape=True)]
     rows, following = await admin.read(lambda connection: page(connection, schema.tenants, conditions, after, limit))
     return Page(items=[_tenant(row) for row in rows], next=following)
 

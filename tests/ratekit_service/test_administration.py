@@ -44,7 +44,12 @@ async def test_lists_come_in_pages_and_by_filter(service):
     assert after is None
     found = await service.admin("GET", "/tenants", params={"name": "t3"})
     assert [item["name"] for item in found["items"]] == ["t3"]
+    found = await service.admin("GET", "/tenants", params={"contains": "T"})
+    assert len(found["items"]) == 5
+    assert (await service.admin("GET", "/tenants", params={"contains": "%"}))["items"] == []
     plans = [await service.plan(tenant) for tenant in tenants[:2]]
+    found = await service.admin("GET", "/plans", params={"contains": "RO", "tenant_id": tenants[1]})
+    assert [item["id"] for item in found["items"]] == [plans[1]]
     found = await service.admin("GET", "/plans", params={"tenant_id": tenants[0]})
     assert [item["id"] for item in found["items"]] == [plans[0]]
 

@@ -244,6 +244,86 @@ def test_wrong_token_opens_nothing(page):
     expect(console).to_be_hidden()
 
 
+def test_token_that_no_header_can_carry_is_told_so(page):
+    console = type_token(page, "токен 😀")
+    expect(
+        page.get_by_role("alert").filter(has_text="401: keys and tokens have letters, digits and signs of ASCII")
+    ).to_be_visible()
+    expect(console).to_be_hidden()
+
+
+def test_service_that_stops_is_told_and_what_is_shown_stays(chromium, tmp_path):
+    port = free_port()
+    command = [sys.executable, "-m", "ratekit.cli", "serve", "--demo", "--port", str(port)]
+    settings = {"RATEKIT_ADMIN_TOKEN": TOKEN, "RATE_LIMIT_STORE_URL": "memory://"}
+    with chromium.new_context(viewport=DESKTOP) as context:
+        page = context.new_page()
+        with serving(command, port, tmp_path, **settings) as url:
+            page.goto(url)
+            console = open_administration(page)
+        stale = page.get_by_role("alert").filter(
+            has_text="Not up to date: the service does not answer. Shown is what there was at"
+        )
+        expect(stale).to_be_visible(timeout=10_000)
+        expect(console.get_by_role("cell", name="token_bucket", exact=True)).to_be_visible()
+        with serving(command, port, tmp_path, **settings | {"RATEKIT_ADMIN_TOKEN": "another-token-for-it"}):
+            expect(page.get_by_role("alert").filter(has_text="401: the bearer token")).to_be_visible(timeout=10_000)
+            expect(console).to_be_hidden()
+
+
+def test_plan_among_many_is_found_and_given_to_a_key(page, demo):
+    with httpx2.Client(base_url=f"{demo}/v1/admin", headers={"authorization": f"Bearer {TOKEN}"}) as client:
+        tenant = client.post("/tenants", json={"name": "many"}).json()["id"]
+        for number in range(203):
+            plan = {"tenant_id": tenant, "name": f"plan {number:03}", "limits": [f"{number + 1}/h"]}
+            assert client.post("/plans", json=plan).status_code == 201
+    console = open_administration(page)
+    expect(console.get_by_label("Find plans by a part of their name")).to_be_hidden()
+    console.get_by_role("combobox", name="Tenant", exact=True).select_option(label="many")
+    for wanted in ("plan 000", "plan 101", "plan 202"):
+        console.get_by_label("Find plans by a part of their name").fill(wanted[-3:])
+        plans = console.locator("select[name=plan_id]")
+        expect(plans.get_by_role("option")).to_have_text(["the tenant's default", wanted])
+        plans.select_option(label=wanted)
+        console.get_by_label("Name of a new key").fill(f"app {wanted}")
+        console.get_by_role("button", name="Create key").click()
+        row = console.get_by_role("table", name="Keys").get_by_role("row", name=f"app {wanted}")
+        expect(row.get_by_role("cell", name=wanted, exact=True)).to_be_visible()
+
+
+def test_override_of_a_bucket_has_its_capacity_alone(page):
+    console = open_administration(page)
+    overrides = console.locator(".panel", has=page.get_by_role("heading", name="Overrides"))
+    overrides.get_by_label("Subject").fill("berta")
+    overrides.get_by_role("button", name="Set override").click()
+    expect(page.get_by_role("alert").filter(has_text="the override has no numbers")).to_be_visible()
+    overrides.get_by_label("Capacity of a bucket").fill("4")
+    overrides.get_by_role("button", name="Set override").click()
+    expect(page.get_by_text("The override of berta on GET:/orders is in force.")).to_be_visible()
+    choose(page, "Burst A", re.compile("^token_bucket "))
+    expect_counts(send(page, "Burst A", 7, "berta"), 4, 3)
+
+
+def test_long_names_leave_the_buttons_of_a_phone_in_sight(page, demo):
+    with httpx2.Client(base_url=f"{demo}/v1/admin", headers={"authorization": f"Bearer {TOKEN}"}) as client:
+        tenant = client.post("/tenants", json={"name": "t" * 256}).json()["id"]
+        client.post(
+            "/plans",
+            json={"tenant_id": tenant, "name": "p" * 256, "algorithm": "fixed_window", "limit": 5, "window_seconds": 60},
+        )
+        client.post("/keys", json={"tenant_id": tenant, "name": "k" * 256})
+    page.set_viewport_size(PHONE)
+    console = open_administration(page)
+    console.get_by_role("combobox", name="Tenant", exact=True).select_option(label="t" * 256)
+    for name in ("Change plan p", "Revoke key k"):
+        button = console.get_by_role("button", name=name)
+        button.scroll_into_view_if_needed()
+        box = button.bounding_box()
+        assert box["x"] + box["width"] <= PHONE["width"]
+    expect(console.get_by_role("cell", name="fixed window: 5 in 60 s")).to_be_visible()
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"]
+
+
 def test_token_is_kept_in_memory_only(page):
     expect(open_administration(page)).to_be_visible()
     kept = page.evaluate("() => JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")

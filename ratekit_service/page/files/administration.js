@@ -3,7 +3,7 @@
 import { send, sentence } from "./api.js";
 import { algorithms } from "./algorithms.js";
 import { offerPlans, useKey } from "./bursts.js";
-import { choice, element, field } from "./elements.js";
+import { choice, contains, element, field, finder, showFinder } from "./elements.js";
 import { List, panel } from "./lists.js";
 
 const REFRESH_MILLISECONDS = 2000;
@@ -13,7 +13,7 @@ const place = document.querySelector("#console");
 const status = document.querySelector("#administration-status");
 const problem = document.querySelector("#administration-problem");
 const closing = document.querySelector("#close");
-const state = { token: "", tenant: "", tenants: [], plans: [], lists: {}, timer: undefined };
+const state = { token: "", tenant: "", tenants: [], plans: [], lists: {}, finders: {}, timer: undefined, seen: undefined };
 
 export function openAdministration(settings) {
   if (!settings.administration) status.textContent = "Administration is off: the service was started without RATEKIT_ADMIN_TOKEN.";
@@ -40,6 +40,7 @@ async function call(method, path, body) {
 async function ask(method, path, body) {
   const answer = await call(method, path, body);
   problem.textContent = answer.ok ? "" : sentence(answer);
+  problem.dataset.stale = "";
   return answer.ok ? (answer.body ?? {}) : undefined;
 }
 
@@ -48,7 +49,7 @@ async function open() {
   if (tenants === undefined) return close();
   build();
   setOpen(true);
-  showTenants(tenants.items);
+  showTenants(tenants);
   await refresh();
   clearInterval(state.timer);
   state.timer = setInterval(refreshLimited, REFRESH_MILLISECONDS);
@@ -83,45 +84,67 @@ function build() {
     overrides: new List("Overrides", ["Subject", "Resource", "Numbers", "Until", "Reason", "End"], overrideRow, read),
     limited: new List("Limited now", ["Subject", "Resource", "Limit", "Refused in the last minute", "Last"], (row) => row, read),
   };
+  state.finders = { tenants: finder("Find tenants by a part of their name", findTenants), plans: finder("Find plans by a part of their name", findPlans) };
   const { tenants, plans, keys, overrides, limited } = state.lists;
   const secret = element("div", { id: "secret", hidden: true });
   place.replaceChildren(
-    panel("Tenants", tenantChoice(), tenantForm(), tenants.root),
+    panel("Tenants", state.finders.tenants, tenantChoice(), tenantForm(), tenants.root),
     panel("Limited now", limited.root),
-    panel("Keys", keyForm(), secret, keys.root),
+    panel("Keys", state.finders.plans, keyForm(), secret, keys.root),
     panel("Overrides", overrideForm(), overrides.root),
     panel("Plans", planForm(), plans.root),
   );
 }
 
-function showTenants(tenants) {
-  state.tenants = tenants;
+async function findTenants() {
+  const { tenant } = state;
+  const found = await ask("GET", `/tenants?limit=200${contains(state.finders.tenants)}`);
+  if (found === undefined) return;
+  showTenants(found);
+  if (state.tenant !== tenant) await refresh();
+}
+
+function showTenants({ items: tenants, next }) {
+  Object.assign(state, { tenants, moreTenants: next });
+  showFinder(state.finders.tenants, next);
   const select = place.querySelector("[name=tenant]");
-  select.replaceChildren(...tenants.map((tenant) => new Option(tenant.name, tenant.id)));
+  select.replaceChildren(...byName(tenants));
   if (tenants.some((tenant) => tenant.id === state.tenant)) select.value = state.tenant;
   state.tenant = select.value;
 }
 
-async function refresh() {
-  await state.lists.tenants.load("/tenants?limit=50");
+const byName = (items) => items.toSorted((one, other) => one.name.localeCompare(other.name)).map((item) => new Option(item.name, item.id));
+
+// Read the plans of the tenant that are found. Returns whether they are still those of the tenant that is shown.
+async function findPlans() {
   const { tenant } = state;
-  if (!tenant) return;
-  const plans = (await ask("GET", `/plans?tenant_id=${encodeURIComponent(tenant)}&limit=200`))?.items ?? [];
-  if (state.tenant !== tenant) return; // another one was chosen meanwhile
-  state.plans = plans;
-  const options = [new Option("the tenant's default", ""), ...state.plans.map((plan) => new Option(plan.name, plan.id))];
-  place.querySelector("[name=plan_id]").replaceChildren(...options);
-  await Promise.all(["plans", "keys", "overrides"].map((name) => state.lists[name].load(ofTenant(`/${name}`))));
+  const found = await ask("GET", `/plans?tenant_id=${encodeURIComponent(tenant)}&limit=200${contains(state.finders.plans)}`);
+  if (state.tenant !== tenant) return false; // another one was chosen meanwhile
+  state.plans = found?.items ?? [];
+  showFinder(state.finders.plans, found?.next);
+  place.querySelector("[name=plan_id]").replaceChildren(new Option("the tenant's default", ""), ...byName(state.plans));
+  await state.lists.plans.load(ofTenant("/plans", contains(state.finders.plans)));
+  return true;
+}
+
+async function refresh() {
+  await state.lists.tenants.load(`/tenants?limit=50${contains(state.finders.tenants)}`);
+  if (!state.tenant || !(await findPlans())) return;
+  await Promise.all(["keys", "overrides"].map((name) => state.lists[name].load(ofTenant(`/${name}`))));
   await refreshLimited();
 }
 
-// Violations of the last minute, one line for each subject, resource and limit. A failure to read leaves the last ones.
+// Violations of the last minute, one line for each subject, resource and limit. A failure to read leaves the last ones,
+// and the page says from when they are.
 async function refreshLimited() {
   const { tenant } = state;
   if (!tenant || document.hidden) return;
   const since = new Date(Date.now() - RECENT_SECONDS * 1000).toISOString();
   const answer = await call("GET", `/violations?tenant_id=${encodeURIComponent(tenant)}&limit=200&since=${encodeURIComponent(since)}`);
-  if (!answer.ok || state.tenant !== tenant) return;
+  if (state.tenant !== tenant) return;
+  if (!answer.ok) return sayStale(answer);
+  if (problem.dataset.stale) problem.textContent = problem.dataset.stale = "";
+  state.seen = new Date();
   const groups = new Map();
   for (const one of answer.body.items) {
     const id = JSON.stringify([one.client_key, one.endpoint, one.limit_name]);
@@ -130,6 +153,17 @@ async function refreshLimited() {
     groups.set(id, group);
   }
   state.lists.limited.show([...groups.values()].map((row) => row.map(String)), answer.body.next === null ? "" : "More than 200 were refused: these are the last ones.");
+}
+
+function sayStale(answer) {
+  if (answer.status === 401) {
+    close(); // the service was started with another token
+    problem.textContent = sentence(answer);
+    return;
+  }
+  const text = `Not up to date: ${sentence(answer)}. Shown is what there was at ${(state.seen ?? new Date()).toLocaleTimeString()}.`;
+  if (problem.textContent !== text) problem.textContent = text; // it is read out when it changes
+  problem.dataset.stale = "yes";
 }
 
 const time = (text) => (text ? new Date(text).toLocaleString() : "");
@@ -170,6 +204,7 @@ function tenantChoice() {
   const label = choice("Tenant", "tenant", []);
   label.firstElementChild.addEventListener("change", async (event) => {
     state.tenant = event.target.value;
+    state.finders.plans.lastElementChild.value = "";
     place.querySelector("#secret").hidden = true;
     place.querySelector("#plan-change").replaceChildren();
     await refresh();
@@ -195,7 +230,7 @@ function tenantForm() {
     if (tenant === undefined) return;
     made.reset();
     state.tenant = tenant.id;
-    showTenants([...state.tenants, tenant]);
+    showTenants({ items: [...state.tenants, tenant], next: state.moreTenants });
     await refresh();
     say(`Tenant ${tenant.name} is there. Give it a plan and a key.`);
   });
@@ -224,17 +259,20 @@ function overrideForm() {
   const fields = [
     field("Subject", "subject", { required: true, maxLength: 256, value: "user:42" }),
     field("Resource", "resource", { required: true, maxLength: 256, value: "GET:/orders" }),
-    field("Maximum (0 blocks)", "max_requests", { type: "number", required: true, min: 0, step: 1 }),
-    field("Burst of a bucket", "burst", { type: "number", min: 1, step: 1 }),
+    field("Maximum (0 blocks)", "max_requests", { type: "number", min: 0, step: 1 }),
+    field("Capacity of a bucket", "burst", { type: "number", min: 1, step: 1 }),
     field("Ends after seconds", "ttl", { type: "number", min: 1, step: "any", value: 600 }),
     field("Reason", "reason", { maxLength: 200 }),
   ];
-  return formOf("Set override", fields, async (values) => {
+  const hint = element("p", { className: "hint" }, "Of a token bucket, the maximum is what comes back in each window; what it holds is its capacity. Empty fields stay as the plan has them.");
+  const form = formOf("Set override", fields, async (values) => {
     const made = await ask("PUT", "/overrides", { tenant_id: state.tenant, ...values });
     if (made === undefined) return;
     await refresh();
     say(`The override of ${made.subject} on ${made.resource} is ${made.in_force ? "in force" : "written; the store gets it when it answers"}.`);
   });
+  form.firstElementChild.after(hint);
+  return form;
 }
 
 // The numbers of an algorithm as fields, with the values that are given.
@@ -246,7 +284,8 @@ function planRow(plan) {
   const numbers = algorithms[plan.algorithm]?.numbers ?? [];
   const hasNumbers = numbers.length > 0 && numbers.every(({ name }) => plan[name] !== null && plan[name] !== undefined);
   const button = element("button", { type: "button", ariaLabel: `Change plan ${plan.name}`, onclick: () => changePlan(plan) }, "Change");
-  return [plan.name, plan.limits.join(", "), plan.mode, plan.id, hasNumbers ? button : "by the API"];
+  const limits = hasNumbers ? `${algorithms[plan.algorithm].title}: ${algorithms[plan.algorithm].shown(plan)}` : plan.limits.join(", ");
+  return [plan.name, limits, plan.mode, plan.id, hasNumbers ? button : "by the API"];
 }
 
 function planForm() {

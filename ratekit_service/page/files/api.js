@@ -1,6 +1,9 @@
 // Requests to the service, and the curl command that sends the same.
 
+const PRINTABLE = /^[\x20-\x7e]*$/; // what a header can carry: fetch throws for anything else, as if nobody answered
+
 export async function send(path, { method = "GET", headers = {}, body } = {}) {
+  if (!Object.values(headers).every((value) => PRINTABLE.test(value))) return { status: 401, ok: false, headers: [], body: { detail: "keys and tokens have letters, digits and signs of ASCII alone" } };
   const given = body === undefined ? headers : { ...headers, "content-type": "application/json" };
   const text = body === undefined ? undefined : JSON.stringify(body);
   const answer = await fetch(path, { method, headers: given, body: text, cache: "no-store", credentials: "omit" });
@@ -25,7 +28,8 @@ function quoted(text) {
   return `'${text.replaceAll("'", "'\\''")}'`;
 }
 
-// What an answer that is no success says.
+// What an answer that is no success says. A status of 0 is no answer at all.
 export function sentence(answer) {
-  return `${answer.status}: ${answer.body?.detail ?? "the service did not say why"}`;
+  const detail = answer.body?.detail ?? "the service did not say why";
+  return answer.status ? `${answer.status}: ${detail}` : detail;
 }

@@ -6,14 +6,16 @@ export function panel(title, ...children) {
   return element("section", { className: "panel" }, element("h3", {}, title), ...children);
 }
 
+const classOf = (column) => (column === "Id" ? "id" : ""); // ids have no room on a phone
+
 export class List {
   // cells: the texts or elements of an item; read: asks for a path, undefined if that fails.
   constructor(title, columns, cells, read) {
-    Object.assign(this, { cells, read });
+    Object.assign(this, { cells, read, classes: columns.map(classOf) });
     this.rows = element("tbody");
     this.note = element("p", { className: "hint" });
     this.more = element("button", { type: "button", hidden: true }, `More of ${title.toLowerCase()}`);
-    const head = element("thead", {}, element("tr", {}, ...columns.map((name) => element("th", { scope: "col" }, name))));
+    const head = element("thead", {}, element("tr", {}, ...columns.map((name) => element("th", { scope: "col", className: classOf(name) }, name))));
     const table = element("table", { ariaLabel: title }, head, this.rows);
     const scroll = element("div", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: `Table of ${title.toLowerCase()}` }, table);
     this.root = element("div", {}, scroll, this.note, this.more);
@@ -34,7 +36,7 @@ export class List {
   }
 
   append(rows) {
-    this.rows.append(...rows.map((cells) => element("tr", {}, ...cells.map((cell) => element("td", {}, cell)))));
+    this.rows.append(...rows.map((cells) => element("tr", {}, ...cells.map((cell, place) => element("td", { className: this.classes[place] }, cell)))));
   }
 
   follow(path, next) {
