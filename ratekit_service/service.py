@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import datetime
 from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 from ratekit.admin.override_copies import Follower, OverrideCopies
@@ -113,7 +114,9 @@ class Service:
 
         address = f"{self.settings.host}:{self.settings.grpc_port}"
         limiter = self.limiter.with_on_outage(self.settings.on_outage)
-        self._envoy_host = EnvoyHost(address, self._envoy, limiter, shares_port=self.settings.workers > 1)
+        self._envoy_host = EnvoyHost(
+            address, self._envoy, limiter, tls=_tls(self.settings), shares_port=self.settings.workers > 1
+        )
         await self._envoy_host.start()
 
     def note(self, route: str, decisions: Sequence[Decision]) -> None:
@@ -156,6 +159,16 @@ class Service:
     async def _keep_house(self) -> None:
         now = datetime.datetime.now(datetime.UTC)
         await self.database.write_quietly(lambda connection: forget_deletions(connection, now - KEPT))
+
+
+def _tls(settings: Settings) -> Any:
+    """Return the certificate of the gRPC server, which is that of HTTPS; None without one."""
+    if not settings.tls_key:
+        return None
+    from ratekit_service.envoy.grpc_host import Tls
+
+    authority = Path(settings.grpc_client_authority) if settings.grpc_client_authority else None
+    return Tls(Path(settings.tls_certificate), Path(settings.tls_key), authority)
 
 
 async def _repeated(work: Callable[[], Coroutine[Any, Any, None]], seconds: float) -> None:

@@ -40,7 +40,9 @@ class Settings:
     - failure_limit: how many wrong keys and tokens one address may send
     - on_outage: what a plan does that says nothing about it; deadline: seconds that the store has for an answer
     - body_bytes, body_seconds: how large a request may be, and how long it may take to arrive
-    - grpc_port, rules: where Envoy's rate limit service listens, and the file, or the folder of files, of its limits
+    - grpc_port, rules: where Envoy's rate limit service listens, and the file, or the folder of files, of its limits: of
+      envoyproxy/ratelimit, or documents of rules
+    - tls_certificate, tls_key: serve HTTPS, and gRPC with TLS; grpc_client_authority: only gRPC clients with its certificate
     - front: answer the hot paths before FastAPI, which is faster; off for comparing
     - tracing: "on", "off", or "auto": on if OTEL_EXPORTER_OTLP_ENDPOINT is set
     """
@@ -52,6 +54,7 @@ class Settings:
     workers: int = 1
     tls_certificate: str = ""
     tls_key: str = field(default="", repr=False)
+    grpc_client_authority: str = ""
     store_url: str = field(default=stores.DEFAULT_URL, repr=False)
     database_url: str = field(default=urls.DEFAULT_URL, repr=False)
     admin_token: str = field(default="", repr=False)
@@ -89,6 +92,8 @@ class Settings:
             raise ConfigurationError("admin_token has characters that a header cannot carry: use letters and digits")
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise ConfigurationError("tls_certificate and tls_key belong together: give both, or none")
+        if self.grpc_client_authority and not (self.tls_key and self.grpc_port):
+            raise ConfigurationError("grpc_client_authority needs a grpc_port, and tls_certificate and tls_key")
 
     def _check_choices(self) -> None:
         as_on_outage(self.on_outage)

@@ -57,15 +57,18 @@ Other variables:
 @click.option("--host", help="The address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", type=int, help="The port to listen on.  [default: 8080]")
 @click.option("--grpc-port", type=int, help="With --rules: the port of Envoy's rate limit service.")
-@click.option("--rules", metavar="FILE", help="The limits of Envoy's descriptors: a file of envoyproxy/ratelimit.")
+@click.option(
+    "--rules", metavar="FILE", help="The limits of Envoy's descriptors: a file of envoyproxy/ratelimit, or a document."
+)
 @click.option("--workers", type=int, help="How many processes. They need a redis:// store.  [default: 1]")
 @click.option(
     "--store", "store_url", metavar="URL", help=f"Where counters are: {stores.URL_VARIABLE}.  [default: memory://]"
 )
 @click.option("--database", "database_url", metavar="URL", help=f"Where tenants, plans and keys are: {urls.URL_VARIABLE}.")
 @click.option("--log-checks", type=click.Choice(["all", "refused", "none"]), help="Which checks have a log line.")
-@click.option("--tls-certificate", metavar="FILE", help="With --tls-key: serve HTTPS.")
+@click.option("--tls-certificate", metavar="FILE", help="With --tls-key: serve HTTPS, and gRPC with TLS.")
 @click.option("--tls-key", metavar="FILE")
+@click.option("--grpc-client-authority", metavar="FILE", help="Accept only gRPC clients with a certificate of it.")
 @click.option(
     "--config", "file", metavar="FILE", help="A TOML file with settings, by the names of these options, or of settings."
 )

@@ -11,9 +11,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ratekit.core.cache import Cache
-from ratekit.core.limits import MOST_REQUESTS, Policy
-from ratekit.core.modes import RateLimitMode
-from ratekit.core.protocol import parts
+from ratekit.core.limits import MOST_REQUESTS, REQUESTS, Policy
+from ratekit.core.modes import RateLimitMode, weakest
+from ratekit.core.outages import OnOutage
+from ratekit.core.protocol import CostGiven, parts
+from ratekit.rules.descriptors.documents import DocumentDomain
 from ratekit.rules.descriptors.file import UNIT_OF_NUMBER, Unit
 from ratekit.rules.descriptors.tree import Domain, Domains, Rule, endpoint_of, policy_of, subject_of
 from ratekit.web.decide import Check, Group, grouped
@@ -40,6 +42,7 @@ class Plan(NamedTuple):
 
     groups: tuple[Group, ...]
     places: tuple[Place, ...]
+    is_lasting: bool = True  # it does not change with time
 
 
 class _Found(NamedTuple):
@@ -52,6 +55,9 @@ class _Found(NamedTuple):
     unit: Unit | None
     declared: str = ""  # the name by which others may replace it
     replaces: tuple[str, ...] = ()
+    mode: RateLimitMode | None = None  # of the rule
+    on_outage: OnOutage | None = None
+    cost: int = 1  # if the request says none
 
 
 class Planner:
@@ -96,16 +102,23 @@ class Planner:
         checks: dict[int, Check] = {}
         for index, (limit, descriptor) in enumerate(zip(found, request.descriptors, strict=True)):
             if limit is not None and limit.policy is not None:
-                cost = _cost(request, descriptor)
-                checks[index] = Check.of(limit.policy, limit.subject, limit.endpoint, self._prefix, cost, mode)
+                weaker = mode if limit.mode is None else weakest(mode, limit.mode)
+                cost = _cost(request, descriptor, limit)
+                checks[index] = Check.of(
+                    limit.policy, limit.subject, limit.endpoint, self._prefix, cost, weaker, limit.on_outage
+                )
         groups = grouped(list(checks.values()), one_slot=self._one_slot) if checks else ()
-        return Plan(groups, tuple(_place(limit, checks.get(index), groups) for index, limit in enumerate(found)))
+        is_lasting = isinstance(domain, Domain) or not domain.is_timed
+        places = tuple(_place(limit, checks.get(index), groups) for index, limit in enumerate(found))
+        return Plan(groups, places, is_lasting)
 
 
-def _find(domain: Domain, descriptor: RequestedDescriptor) -> _Found | None:
-    rule, entries = domain.find(descriptor.entries), descriptor.entries
+def _find(domain: Domain | DocumentDomain, descriptor: RequestedDescriptor) -> _Found | None:
     if descriptor.is_negative:
         raise GrpcError(StatusCode.UNIMPLEMENTED, "is_negative_hits is not supported: hits are not given back")
+    if isinstance(domain, DocumentDomain):
+        return _found_in_document(domain, descriptor)
+    rule, entries = domain.find(descriptor.entries), descriptor.entries
     if descriptor.limit is not None:
         return _brought(domain, descriptor, rule)
     if rule is None:
@@ -113,7 +126,19 @@ def _find(domain: Domain, descriptor: RequestedDescriptor) -> _Found | None:
     return _Found(rule.name, rule.endpoint, rule.subject(entries), rule.policy, rule.unit, rule.declared, rule.replaces)
 
 
-def _brought(domain: Domain, descriptor: RequestedDescriptor, rule: Rule | None) -> _Found:
+def _found_in_document(domain: DocumentDomain, descriptor: RequestedDescriptor) -> _Found | None:
+    match = domain.match(descriptor.entries)
+    if match is None:
+        return None if descriptor.limit is None else _brought(domain, descriptor, None)
+    if descriptor.limit is not None:
+        return _brought(domain, descriptor, None)._replace(endpoint=match.endpoint, subject=match.subject)
+    return _Found(
+        match.name, match.endpoint, match.subject, match.policy, match.unit,
+        mode=match.mode, on_outage=match.on_outage, cost=match.cost,
+    )  # fmt: skip
+
+
+def _brought(domain: Domain | DocumentDomain, descriptor: RequestedDescriptor, rule: Rule | None) -> _Found:
     """Return the limit that a descriptor brings with it. It counts where its rule would, and is never a shadow."""
     assert descriptor.limit is not None  # noqa: S101 - see _find
     requests, number = descriptor.limit
@@ -136,11 +161,14 @@ def _without_replaced(found: Sequence[_Found | None]) -> list[_Found | None]:
     return [None if limit is None or limit.declared in replaced else limit for limit in found]
 
 
-def _cost(request: RateLimitRequest, descriptor: RequestedDescriptor) -> int:
-    cost = (request.hits or 1) if descriptor.hits is None else descriptor.hits
+def _cost(request: RateLimitRequest, descriptor: RequestedDescriptor, limit: _Found) -> CostGiven:
+    """Return what a descriptor costs. Of limits that count another unit, hits are so many of that unit."""
+    cost = (request.hits or limit.cost) if descriptor.hits is None else descriptor.hits
     if cost > MOST_REQUESTS:
         raise _invalid(f"hits_addend {cost} is more than {MOST_REQUESTS}")
-    return cost
+    units = () if limit.policy is None else limit.policy.units
+    others = [unit for unit in units if unit != REQUESTS]
+    return dict.fromkeys(others, cost) if others else cost
 
 
 def _place(limit: _Found | None, check: Check | None, groups: Sequence[Group]) -> Place:
@@ -156,7 +184,7 @@ def _place(limit: _Found | None, check: Check | None, groups: Sequence[Group]) -
 
 
 def _is_kept(message: bytes, plan: Plan) -> bool:
-    return len(message) <= _LONGEST_KEPT
+    return len(message) <= _LONGEST_KEPT and plan.is_lasting
 
 
 def _invalid(sentence: str) -> GrpcError:

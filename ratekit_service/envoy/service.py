@@ -77,8 +77,10 @@ class RateLimitService:
 
     def _response(self, plan: Plan, results: Sequence[RateLimitResult | None], *, is_refused: bool) -> bytes:
         parts = [_result(place, results) for place in plan.places]
-        is_enforced = plan.groups[0].mode is RateLimitMode.ON
-        statuses = [_status(*pair, len(results), is_enforced=is_enforced) for pair in zip(plan.places, parts, strict=True)]
+        statuses = [
+            _status(place, part, len(results), is_enforced=plan.groups[place.group or 0].mode is RateLimitMode.ON)
+            for place, part in zip(plan.places, parts, strict=True)
+        ]
         lines = self._headers(plan.places, parts, is_refused=is_refused)
         return write_response(OVER_LIMIT if is_refused else OK, statuses, lines)
 

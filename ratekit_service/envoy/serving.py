@@ -9,19 +9,25 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ratekit.core.errors import ConfigurationError
+from ratekit.core.errors import ConfigurationError, DocumentError
 from ratekit.limiter.limiters import AsyncRateLimiter
-from ratekit.rules.descriptors.file import DescriptorFile
+from ratekit.rules import formats
+from ratekit.rules.descriptors.documents import DocumentDomain
+from ratekit.rules.descriptors.file import DescriptorFile, is_descriptor_file
 from ratekit.rules.descriptors.tree import Domains
 from ratekit_service.envoy.grpc_host import GrpcServer, Tls
 from ratekit_service.envoy.service import RateLimitService
 
 _log = logging.getLogger("ratekit.envoy")
+_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 _Stamp = tuple[tuple[str, int, int, int], ...]
 
 
 class RuleFiles:
-    """Files of envoyproxy/ratelimit, or folders of them. A change that makes no sense is logged, and changes nothing."""
+    """Files of envoyproxy/ratelimit, documents of rules, or folders of them.
+
+    A change that makes no sense is logged, and changes nothing.
+    """
 
     def __init__(self, paths: Sequence[str | Path]) -> None:
         self._paths = [Path(path) for path in paths]
@@ -43,14 +49,14 @@ class RuleFiles:
         return self.domains
 
     def _load(self) -> Domains:
-        files = [DescriptorFile.load(path) for path in self._files()]
-        for note in (note for file in files for note in file.notes):
+        files = [_loaded(path) for path in self._files()]
+        for note in (note for file in files if isinstance(file, DescriptorFile) for note in file.notes):
             _log.warning("%s", note)
         return Domains.of(files)
 
     def _files(self) -> list[Path]:
-        found = [sorted(path.glob("*.y*ml")) if path.is_dir() else [path] for path in self._paths]
-        return [file for files in found for file in files]
+        found = [sorted(path.iterdir()) if path.is_dir() else [path] for path in self._paths]
+        return [file for files in found for file in files if file in self._paths or file.suffix in _SUFFIXES]
 
     def _stamp(self) -> _Stamp:
         stamps = []
@@ -59,6 +65,20 @@ class RuleFiles:
                 status = path.stat()
                 stamps.append((str(path), status.st_mtime_ns, status.st_size, status.st_ino))
         return tuple(stamps)
+
+
+def _loaded(path: Path) -> DescriptorFile | DocumentDomain:
+    """Read a file of either form: one with a `domain` is envoyproxy/ratelimit's, one with rules is ratekit's own."""
+    return DocumentDomain.load(path) if _is_document(path) else DescriptorFile.load(path)
+
+
+def _is_document(path: Path) -> bool:
+    if path.suffix not in _SUFFIXES:
+        return False
+    try:
+        return not is_descriptor_file(formats.parse(path.read_bytes(), formats.format_of(str(path))))
+    except (DocumentError, OSError):
+        return False  # the reader of the other form says what is wrong
 
 
 async def follow(files: RuleFiles, service: RateLimitService, interval: float = 1.0) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,41 +11,16 @@ from faults.down import PLENTY
 from faults.drive import Request
 from faults.serving import serving
 from ratekit import Limit, Policy
-from support.servers import executable_of, free_port, missing, stop_server
+from support.certificates import make_certificates
+from support.servers import executable_of, free_port, stop_server
 
 TEN = Policy("ten", Limit(10, 3600))
 
 
-def openssl(folder: Path, *words: str) -> None:
-    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
-
-
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make an authority, a certificate of it for this machine, and another authority that has nothing to do with it."""
-    if not shutil.which("openssl"):
-        missing("no certificates: install the package openssl")
-    folder = tmp_path_factory.mktemp("tls")
-    for name in ("authority", "stranger"):
-        key = ("-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.pem")
-        openssl(folder, "req", "-x509", *key, "-subj", f"/CN={name}", "-days", "2")
-    openssl(
-        folder,
-        "req",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-keyout",
-        "server.key",
-        "-out",
-        "request.pem",
-        "-subj",
-        "/CN=127.0.0.1",
-    )
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1")
-    signing = ("-CA", "authority.pem", "-CAkey", "authority.key", "-CAcreateserial", "-extfile", "names", "-days", "2")
-    openssl(folder, "x509", "-req", "-in", "request.pem", "-out", "server.pem", *signing)
-    return folder
+    """An authority, a certificate of it for this machine, and another authority that has nothing to do with it."""
+    return make_certificates(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.keys import whole_endpoint_subject
 from ratekit.core.limits import Limit, Policy
+from ratekit.rules.descriptors.documents import DocumentDomain
 from ratekit.rules.descriptors.file import Descriptor, DescriptorFile, Unit
 
 Entry = tuple[str, str]
@@ -139,14 +140,15 @@ class Domain:
 class Domains(NamedTuple):
     """The limits of several files, by the names of their domains."""
 
-    by_name: dict[str, Domain]
+    by_name: dict[str, Domain | DocumentDomain]
 
     @classmethod
-    def of(cls, files: Iterable[DescriptorFile]) -> Domains:
+    def of(cls, files: Iterable[DescriptorFile | DocumentDomain]) -> Domains:
         """Compile files. Raises ConfigurationError if a domain stands in two of them."""
-        domains: dict[str, Domain] = {}
+        domains: dict[str, Domain | DocumentDomain] = {}
         for file in files:
-            if file.domain in domains:
-                raise ConfigurationError(f"domain {file.domain!r} stands in two files: put its descriptors into one")
-            domains[file.domain] = Domain(file)
+            domain = Domain(file) if isinstance(file, DescriptorFile) else file
+            if domain.name in domains:
+                raise ConfigurationError(f"domain {domain.name!r} stands in two files: put its descriptors into one")
+            domains[domain.name] = domain
         return cls(domains)

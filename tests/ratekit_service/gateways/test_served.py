@@ -36,6 +36,19 @@ def test_http_and_grpc_are_served_by_one_process(tmp_path):
         assert checked.status_code == 429  # the same counter
 
 
+def test_document_of_rules_decides_what_envoy_asks(tmp_path):
+    rules, port = tmp_path / "rules.toml", free_port()
+    rules.write_text('service = "shop"\n[[rules]]\nname = "users"\nby = "header:user"\nlimits = "3/day"\n')
+    with (
+        serving(tmp_path, "memory://", "--grpc-port", str(port), "--rules", str(rules)),
+        grpc.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        method = channel.unary_unary(METHOD, request_serializer=bytes, response_deserializer=Response.FromString)
+        message = request("shop", [("user", "42")]).SerializeToString()
+        answers = [method(message, timeout=20, wait_for_ready=True) for _ in range(4)]
+    assert [answer.overall_code for answer in answers] == [OK, OK, OK, OVER_LIMIT]
+
+
 def test_authorize_names_what_is_wrong(tmp_path):
     with serving(tmp_path, "memory://") as service:
         url = f"http://127.0.0.1:{service.port}/v1/authorize"
