@@ -14,9 +14,11 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
+from ratekit.core.errors import DatabaseUnavailable
 from ratekit.database.schema import config_deletions, config_version
 
 ONLY_ROW = 1
+_NO_ROW = "config_version has no row: the migrations have not been run, or the database was emptied"
 KEPT = datetime.timedelta(days=1)  # for how long a deletion is remembered; who missed it loads everything
 
 
@@ -27,13 +29,16 @@ def raise_version(connection: Connection) -> int:
         update(config_version).where(row.id == ONLY_ROW).values(version=row.version + 1, updated_at=func.now())
     )
     if changed.rowcount == 0:
-        raise LookupError("config_version has no row: the migrations have not been run")
-    return int(connection.execute(select(row.version).where(row.id == ONLY_ROW)).scalar_one())
+        raise DatabaseUnavailable(_NO_ROW)
+    return current_version(connection)
 
 
 def current_version(connection: Connection) -> int:
     """Return the version in force."""
-    return int(connection.execute(select(config_version.c.version).where(config_version.c.id == ONLY_ROW)).scalar_one())
+    version = connection.execute(select(config_version.c.version).where(config_version.c.id == ONLY_ROW)).scalar()
+    if version is None:
+        raise DatabaseUnavailable(_NO_ROW)
+    return int(version)
 
 
 def note_deletion(connection: Connection, version: int, kind: str, object_id: str) -> None:

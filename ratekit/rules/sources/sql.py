@@ -165,7 +165,7 @@ class SqlSource:
                 yield connection
         except DatabaseUnavailable as error:
             raise SourceUnavailable(f"{self.origin} does not answer: {error.reason:.200}") from None
-        except (SQLAlchemyError, LookupError) as error:
+        except SQLAlchemyError as error:
             raise SourceUnavailable(f"{self.origin} does not answer: {' '.join(str(error).split()):.200}") from None
         except (ValueError, TypeError) as error:  # SQLite keeps any text in any column
             raise DocumentError([f"a row has a value that its column cannot have: {error}"]) from None

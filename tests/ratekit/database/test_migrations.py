@@ -12,12 +12,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect
+from sqlalchemy import insert, inspect, select
 
 import ratekit
 from ratekit.core.errors import ConfigurationError, DatabaseUnavailable
 from ratekit.database import engines, migrate, urls
-from ratekit.database.schema import metadata
+from ratekit.database.schema import metadata, rules
 from support.servers import free_port
 
 PUBLISHED = {  # the columns of the tables that were published
@@ -40,6 +40,20 @@ def test_migrations_make_the_tables_of_the_schema(database_url):
             assert {column["name"] for column in tables.get_columns(name)} >= set(columns.split())
     engine.dispose()
     assert differences == []
+
+
+def test_texts_are_kept_as_they_are_and_differ_by_case_and_accent(database_url):
+    migrate.upgrade(database_url)
+    engine = engines.open_engine(database_url)
+    names = ["ann", "Ann", "änn", "ann ", "アン", "🚦"]
+    with engine.begin() as connection:
+        same = {"endpoint": "/", "algorithm": "fixed_window", "max_requests": 1, "window_secs": 1}
+        values = [{"client_key": name, **same} for name in names]
+        connection.execute(insert(rules), values)
+        column = rules.c.client_key
+        for name in names:
+            assert connection.execute(select(column).where(column == name)).scalars().all() == [name]
+    engine.dispose()
 
 
 def test_second_upgrade_has_nothing_to_do(database_url):

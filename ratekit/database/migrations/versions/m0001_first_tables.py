@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 
@@ -26,8 +28,19 @@ TABLES = [
 ]
 
 
+def _create(name: str, *parts: Any) -> None:
+    """Make a table that keeps every text as it is.
+
+    The defaults of MySQL and MariaDB keep Latin letters only, or compare without case, accents and spaces at the end: then
+    a subject has another's override.
+    """
+    collation = "utf8mb4_nopad_bin" if getattr(op.get_bind().dialect, "is_mariadb", False) else "utf8mb4_0900_bin"
+    charset = {f"{kind}_charset": "utf8mb4" for kind in ("mysql", "mariadb")}
+    op.create_table(name, *parts, **charset, **{f"{kind}_collate": collation for kind in ("mysql", "mariadb")})
+
+
 def _audit_log() -> None:
-    op.create_table(
+    _create(
         "audit_log",
         sa.Column("id", NUMBER, autoincrement=True, nullable=False),
         sa.Column("at", TIME, server_default=sa.func.now(), nullable=False),
@@ -43,7 +56,7 @@ def _audit_log() -> None:
 
 
 def _config_deletions() -> None:
-    op.create_table(
+    _create(
         "config_deletions",
         sa.Column("version", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("kind", sa.String(length=32), nullable=False),
@@ -54,7 +67,7 @@ def _config_deletions() -> None:
 
 
 def _config_version() -> None:
-    op.create_table(
+    _create(
         "config_version",
         sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("version", sa.BigInteger(), nullable=False),
@@ -65,7 +78,7 @@ def _config_version() -> None:
 
 
 def _rate_limit_override_history() -> None:
-    op.create_table(
+    _create(
         "rate_limit_override_history",
         sa.Column("history_id", NUMBER, autoincrement=True, nullable=False),
         sa.Column("override_id", sa.BigInteger(), nullable=True),
@@ -89,7 +102,7 @@ def _rate_limit_override_history() -> None:
 
 
 def _rate_limit_rules() -> None:
-    op.create_table(
+    _create(
         "rate_limit_rules",
         sa.Column("rule_id", NUMBER, autoincrement=True, nullable=False),
         sa.Column("tenant_id", sa.String(length=64), server_default="", nullable=False),
@@ -114,7 +127,7 @@ def _rate_limit_rules() -> None:
 
 
 def _rate_limit_violations() -> None:
-    op.create_table(
+    _create(
         "rate_limit_violations",
         sa.Column("violation_id", NUMBER, autoincrement=True, nullable=False),
         sa.Column("tenant_id", sa.String(length=64), server_default="", nullable=False),
@@ -135,7 +148,7 @@ def _rate_limit_violations() -> None:
 
 
 def _rule_documents() -> None:
-    op.create_table(
+    _create(
         "rule_documents",
         sa.Column("service", sa.String(length=256), nullable=False),
         sa.Column("document", sa.JSON(), nullable=False),
@@ -146,7 +159,7 @@ def _rule_documents() -> None:
 
 
 def _tenants() -> None:
-    op.create_table(
+    _create(
         "tenants",
         sa.Column("id", sa.String(length=64), nullable=False),
         sa.Column("name", sa.String(length=256), nullable=False),
@@ -162,7 +175,7 @@ def _tenants() -> None:
 
 
 def _api_keys() -> None:
-    op.create_table(
+    _create(
         "api_keys",
         sa.Column("id", sa.String(length=64), nullable=False),
         sa.Column("tenant_id", sa.String(length=64), nullable=False),
@@ -187,7 +200,7 @@ def _api_keys() -> None:
 
 
 def _plans() -> None:
-    op.create_table(
+    _create(
         "plans",
         sa.Column("id", sa.String(length=64), nullable=False),
         sa.Column("tenant_id", sa.String(length=64), nullable=False),
@@ -205,7 +218,7 @@ def _plans() -> None:
 
 
 def _rate_limit_overrides() -> None:
-    op.create_table(
+    _create(
         "rate_limit_overrides",
         sa.Column("override_id", NUMBER, autoincrement=True, nullable=False),
         sa.Column("tenant_id", sa.String(length=64), server_default="", nullable=False),
@@ -234,7 +247,7 @@ def _rate_limit_overrides() -> None:
 
 
 def _resource_policies() -> None:
-    op.create_table(
+    _create(
         "resource_policies",
         sa.Column("id", sa.String(length=64), nullable=False),
         sa.Column("tenant_id", sa.String(length=64), nullable=False),
