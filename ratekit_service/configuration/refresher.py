@@ -102,6 +102,8 @@ class Refresher:
             await self.refresh()
         except DatabaseUnavailable as error:
             self._say(away=str(error))
+        except Exception:  # noqa: BLE001 - a bug; without the next poll, a key that is revoked would work here for ever
+            _log.exception("the configuration could not be refreshed, and the one in force stays")
         else:
             self._say(away="")
 

@@ -6,7 +6,10 @@ import asyncio
 import time
 
 import pytest
+from sqlalchemy import delete, insert
 
+from ratekit.database import schema
+from ratekit.database.versions import ONLY_ROW, current_version
 from support import databases, servers
 from tests.ratekit_service.conftest import running
 
@@ -139,3 +142,27 @@ async def test_override_is_in_force_again_when_the_store_comes_back_empty(redis,
             await until(is_back)
         finally:
             servers.stop_server(back)
+
+
+async def test_database_that_was_emptied_is_told_and_polled_until_it_is_whole_again(tmp_path):
+    async with running(databases.new_database("sqlite", tmp_path)) as service:
+        caller = await service.caller(limits=["1000/min"])
+        database = service.service.database
+        version = await database.read(current_version)
+        await database.write_quietly(lambda connection: connection.execute(delete(schema.config_version)))
+
+        async def ready() -> dict[str, object]:
+            return (await service.client.get("/v1/ready")).json()
+
+        problem = await service.admin("POST", "/tenants", {"name": "other"}, 503)
+        assert "the database does not answer" in problem["detail"]
+        assert (await ready())["database"] == "down"
+        assert await caller.statuses(2) == [200] * 2
+        row = insert(schema.config_version).values(id=ONLY_ROW, version=version)
+        await database.write_quietly(lambda connection: connection.execute(row))
+
+        async def is_whole() -> bool:
+            return (await ready())["database"] == "up" and (await ready())["config_age_seconds"] < 0.5
+
+        await until(is_whole)
+        await service.admin("POST", "/tenants", {"name": "other"}, 201)
