@@ -35,8 +35,9 @@ def _create(name: str, *parts: Any) -> None:
     a subject has another's override.
     """
     collation = "utf8mb4_nopad_bin" if getattr(op.get_bind().dialect, "is_mariadb", False) else "utf8mb4_0900_bin"
-    charset = {f"{kind}_charset": "utf8mb4" for kind in ("mysql", "mariadb")}
-    op.create_table(name, *parts, **charset, **{f"{kind}_collate": collation for kind in ("mysql", "mariadb")})
+    options: dict[str, Any] = {f"{kind}_charset": "utf8mb4" for kind in ("mysql", "mariadb")}
+    options |= {f"{kind}_collate": collation for kind in ("mysql", "mariadb")}
+    op.create_table(name, *parts, **options)
 
 
 def _audit_log() -> None:
