@@ -84,6 +84,11 @@ class Database:
         self.is_up = False
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="ratekit-database")
 
+    @property
+    def origin(self) -> str:
+        """What the configuration comes from, for everybody: the kind of the database, and not where it is."""
+        return self.engine.url.get_backend_name()
+
     async def migrate(self) -> None:
         """Run the migrations that the database has not had."""
         await self._run(lambda: migrate.upgrade(self.url), seconds=migrate.LOCK_SECONDS)

@@ -32,6 +32,8 @@ class Ready(BaseModel):
     database: Literal["up", "down"]
     config_version: int
     config_age_seconds: float
+    config_origin: str
+    rules: int
     refused_rows: int
 
 
@@ -55,6 +57,8 @@ async def ready(request: Request) -> Ready:
         database="up" if is_up else "down",
         config_version=version,
         config_age_seconds=round(service.refresher.age, 3),
+        config_origin=service.database.origin,
+        rules=service.refresher.configuration.rules,
         refused_rows=len(service.refresher.refused),
     )
 

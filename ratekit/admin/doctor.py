@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from ratekit.admin.commands import Batch, Flow, Nodes, as_text, as_texts, drive
-from ratekit.core.errors import RateLimitUnavailable
+from ratekit.core.errors import DocumentError, RateLimitUnavailable, SourceUnavailable
 from ratekit.core.limits import Algorithm, Limit, Policy
 from ratekit.limiter.limiters import RateLimiter
 from ratekit.limiter.operations import new_slot
@@ -91,6 +91,27 @@ def examine(limiter: RateLimiter) -> Iterator[Finding]:
             yield from _examine_node(node, is_cluster)
     if is_cluster:
         yield _slots_finding(drive(limiter, _cluster_info(nodes[0])))
+
+
+def examine_rules(where: str, service: str | None = None) -> Iterator[Finding]:
+    """Read the rules of a source, as a process that starts would: which version, how many, from when."""
+    from ratekit.rules.document import Document
+    from ratekit.rules.reload import read_once
+
+    try:
+        loaded, origin = read_once(where, service)
+        document = Document.parse(loaded.values)
+    except SourceUnavailable as error:
+        yield Finding("rules", Severity.PROBLEM, f"{error}; processes that run keep the rules in force")
+        return
+    except DocumentError as error:
+        more = f" and {len(error.problems) - 1} more" if len(error.problems) > 1 else ""
+        yield Finding("rules", Severity.PROBLEM, f"{where} is refused: {error.problems[0]}{more}")
+        return
+    counting = [rule for rule in document.rules if rule.enabled]
+    since = f", of {document.last_updated.isoformat()}" if document.last_updated else ""
+    severity = Severity.OK if counting else Severity.WARNING
+    yield Finding("rules", severity, f"{len(counting)} in force from {origin}, version {loaded.version}{since}")
 
 
 def _is_sentinel(limiter: RateLimiter, name: str) -> bool:

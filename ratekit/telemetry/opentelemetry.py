@@ -9,9 +9,24 @@ instrumented Redis clients make one.
 
 from __future__ import annotations
 
-from ratekit.core import events
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from ratekit.core import clock, events
 from ratekit.core.errors import MissingExtraError
-from ratekit.core.events import Decision, Loss, Outcome, Remove, StoreChange, StoreState, Unlimited, Unsettled
+from ratekit.core.events import (
+    Decision,
+    Loss,
+    Outcome,
+    Remove,
+    RuleLookups,
+    RulesChange,
+    RulesOutcome,
+    StoreChange,
+    StoreState,
+    Unlimited,
+    Unsettled,
+)
 from ratekit.telemetry.availability import Availability
 
 try:
@@ -28,13 +43,16 @@ def install(meter_provider: metrics.MeterProvider | None = None, *, spans: bool 
 
     meter_provider is the global one by default. With spans, the current span gets attributes too.
     """
-    instruments = Instruments(metrics.get_meter("ratekit", meter_provider=meter_provider))
+    meter = metrics.get_meter("ratekit", meter_provider=meter_provider)
+    instruments, rules = Instruments(meter), RulesInstruments(meter)
     removers = [
         events.on_decision(instruments.count_decision),
         events.on_store_change(instruments.count_change),
         events.on_unlimited(instruments.count_unlimited),
         events.on_unsettled(instruments.count_unsettled),
         events.on_loss(instruments.count_loss),
+        events.on_rules_change(rules.note_change),
+        events.on_rule_lookups(rules.count_lookups),
     ]
     if spans:
         removers.append(events.on_decision(mark_span))
@@ -88,6 +106,53 @@ class Instruments:
         else:
             down = {"ratekit.store": change.store, "ratekit.store.state": "down", "error.type": change.reason}
             self._changes.add(1, down)
+
+
+class _InForce(NamedTuple):
+    """Rules of one source."""
+
+    version: str
+    rules: int
+    loaded_at: float
+    in_trouble: bool = False
+
+
+class RulesInstruments:
+    """The instruments of rules that come from documents: what is in force, since when, and how often it was looked up."""
+
+    def __init__(self, meter: metrics.Meter) -> None:
+        self._sources: dict[str, _InForce] = {}
+        self._changes = meter.create_counter("ratekit.rules.changes", unit="{change}")
+        self._lookups = meter.create_counter("ratekit.rules.lookups", unit="{lookup}")
+        shown: dict[str, tuple[str, Callable[[_InForce], float]]] = {
+            "ratekit.rules.in_force": ("{rule}", lambda one: one.rules),
+            "ratekit.rules.age": ("s", lambda one: clock.now() - one.loaded_at),
+            "ratekit.rules.trouble": ("1", lambda one: one.in_trouble),
+        }
+        for name, (unit, read) in shown.items():
+            meter.create_observable_gauge(name, [self._observer(read)], unit=unit)
+
+    def note_change(self, change: RulesChange) -> None:
+        """Note which rules are in force, and whether their source is in trouble."""
+        self._changes.add(1, {"ratekit.rules.source": change.origin, "ratekit.rules.outcome": str(change.outcome)})
+        in_trouble = change.outcome in (RulesOutcome.REFUSED, RulesOutcome.UNAVAILABLE)
+        known = self._sources.get(change.origin)
+        if known is None or change.outcome is RulesOutcome.LOADED:
+            known = _InForce(change.version or "default", change.rules, clock.now())
+        self._sources[change.origin] = known._replace(in_trouble=in_trouble)
+
+    def count_lookups(self, lookups: RuleLookups) -> None:
+        """Count lookups, by whether the rule cache had the answer."""
+        self._lookups.add(lookups.hits, {"ratekit.rules.cache": "hit"})
+        self._lookups.add(lookups.misses, {"ratekit.rules.cache": "miss"})
+
+    def _observer(self, read: Callable[[_InForce], float]) -> Callable[[object], Iterable[metrics.Observation]]:
+        def observe(_: object) -> Iterable[metrics.Observation]:
+            for origin, one in list(self._sources.items()):
+                attributes = {"ratekit.rules.source": origin, "ratekit.rules.version": one.version}
+                yield metrics.Observation(float(read(one)), attributes)
+
+        return observe
 
 
 def mark_span(decision: Decision) -> None:

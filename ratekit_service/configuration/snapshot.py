@@ -55,6 +55,11 @@ class Configuration:
                     return found
         return None
 
+    @property
+    def rules(self) -> int:
+        """How many rules are in force."""
+        return len(self._rules)
+
     def plans_of(self, tenant_id: str) -> list[Plan]:
         """Return all that can count for a tenant: its plans, and its rules."""
         rules = [rule.plan for rule in self._rules.values() if rule.tenant_id == tenant_id and rule.plan is not None]

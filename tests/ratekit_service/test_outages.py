@@ -47,6 +47,8 @@ async def test_checks_go_on_while_the_database_is_away(postgres, redis_server):
         assert "the database does not answer" in problem["detail"]
         ready = (await service.client.get("/v1/ready")).json()
         assert (ready["status"], ready["database"], ready["store"]) == ("degraded", "down", "up")
+        in_force = ready["config_origin"], ready["config_version"] > 0, ready["config_age_seconds"] > 0, ready["rules"]
+        assert in_force == ("postgresql", True, True, 0)
         assert "ratekit_database_up 0.0" in (await service.client.get("/metrics")).text
         assert await caller.statuses(20) == [200] * 20
         postgres.start()

@@ -63,6 +63,16 @@ def test_show_has_version_origin_and_each_rule(ratekit, files):
     assert ratekit("rules", "show", files[0], "--json").json["document"]["plans"] == {"pro": ["100/s"]}
 
 
+def test_doctor_shows_the_rules_in_force(ratekit, files, url):
+    told = ratekit("doctor", "--rules", files[0], "--json")
+    assert told.code == 0
+    assert told.json[-1]["what"] == "rules"
+    assert told.json[-1]["message"].startswith(f"3 in force from {files[0]}, version ")
+    for where, why in ((files[2], "is refused: rules[1].limits"), ("redis://127.0.0.1:1/0", "does not answer")):
+        told = ratekit("doctor", "--rules", where, "--json")
+        assert (told.code, told.json[-1]["severity"], why in told.json[-1]["message"]) == (3, "problem", True)
+
+
 def test_show_says_when_a_rule_counts(ratekit, tmp_path):
     path = tmp_path / "rules.yaml"
     path.write_text(

@@ -16,6 +16,7 @@ from ratekit import Limit, Policy, RateLimiter, RateLimitMode
 from ratekit.core import events
 from ratekit.core.keys import override_key
 from ratekit.core.protocol import encode
+from ratekit.rules import Rules
 from ratekit.telemetry import opentelemetry
 from support.servers import free_port
 
@@ -69,6 +70,32 @@ def test_outage_has_an_error_type(reader):
     RateLimiter(f"redis://127.0.0.1:{free_port()}").check(ONE, "user:42")
     (point,) = points(reader, "ratekit.requests")
     assert dict(point.attributes) == {"ratekit.policy": "search", "ratekit.result": "degraded", "error.type": "connection"}
+
+
+def test_rules_in_force_their_age_failures_and_cache_are_metrics(reader, tmp_path, ratekit_clock):
+    path = tmp_path / "rules.yaml"
+    path.write_text("rules: [{name: a, limits: 5/s}, {name: b, limits: 6/s}]")
+    rules = Rules.load(path)
+    version = rules.status.version
+    for _ in range(3):
+        rules.compiled_once.of_endpoint("x")
+    ratekit_clock.advance(90)
+    path.write_text("rules: [{limits: many}]")
+    rules.refresh()
+    rules.close()
+    source = {"ratekit.rules.source": str(path), "ratekit.rules.version": version}
+    found = {name: points(reader, f"ratekit.rules.{name}") for name in ("in_force", "age", "trouble", "changes")}
+    assert [(point.value, dict(point.attributes)) for point in found["in_force"]] == [(2, source)]
+    assert [point.value for point in found["age"]] == [90]
+    assert [point.value for point in found["trouble"]] == [1]
+    assert {point.attributes["ratekit.rules.outcome"]: point.value for point in found["changes"]} == {
+        "loaded": 1,
+        "refused": 1,
+    }
+    path.write_text("rules: [{name: a, limits: 5/s}]")
+    rules.refresh()
+    lookups = {point.attributes["ratekit.rules.cache"]: point.value for point in points(reader, "ratekit.rules.lookups")}
+    assert lookups == {"hit": 2, "miss": 1}
 
 
 def test_overrides_and_changes_are_counted(reader):
