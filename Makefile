@@ -11,7 +11,7 @@ DEMO_NEEDS := '.[service]'
 TEST_NEEDS := '.[redis,fastapi,django,drf,ninja,flask,cli,mysql,mongo,grpc,service,client,otlp]' --group dev
 WORKERS ?= auto
 
-.PHONY: help demo dev test faults outages fuzz lint bench surge site matrix release-check wheel clean
+.PHONY: help demo dev test faults outages fuzz lint bench surge pictures site matrix release-check wheel clean
 
 help:  ## Show what can be made.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -58,6 +58,10 @@ bench: $(READY)  ## Measure ratekit beside its peers (SHORT=1 for two minutes of
 
 surge: $(READY)  ## Send a surge of riders to a small service, without and with limits (SHORT=1 for seconds of it).
 	$(BIN)/python example_projects/ride_hailing/surge.py $(if $(SHORT),--short)
+
+pictures: $(READY)  ## Take the picture of the service's page for the documentation (docs/images/service-page.png).
+	-$(BIN)/python -m pytest -q tests/ratekit_service/test_page.py -k picture_in_the_documentation
+	cp build/pictures/service-page.png docs/images/
 
 site: $(READY)  ## Build the documentation and the API reference as a site (build/site/index.html).
 	$(BIN)/python docs/build_site.py

@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from PIL import Image, ImageChops, ImageStat
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from ratekit_service.demo import seed
@@ -22,6 +23,7 @@ FILES = Path(__file__).parents[2] / "ratekit_service" / "page" / "files"
 TOKEN = "a-token-for-the-page"
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+PICTURE = {"width": 1000, "height": 980}
 # A browser reports every refused request as an error: these are what the tests are about.
 REFUSED = re.compile(r"Failed to load resource: the server responded with a status of (401|422|429)")
 
@@ -236,6 +238,36 @@ def test_tenant_gets_a_plan_and_a_key_and_its_limit_bites(page):
     changed.get_by_role("button", name="Change small").click()
     expect(page.get_by_text("Plan small is changed: 4/h.")).to_be_visible()
     expect_counts(send(page, "Burst A", 3, "ann"), 2, 1)
+
+
+def test_picture_in_the_documentation_is_of_this_page(page):
+    """`make pictures` puts the picture that this test takes into docs/images."""
+    page.set_viewport_size(PICTURE)
+    page.locator("#burst-form").get_by_label("Subject").fill("user:42")
+    page.get_by_role("button", name="Send both bursts").click()
+    for name in ("Burst A", "Burst B"):
+        expect(burst(page, name).get_by_role("status")).to_contain_text(f"{name} is over", timeout=30_000)
+    expect(burst(page, "Burst B")).to_contain_text(re.compile("[789] of 10 remain"), timeout=20_000)  # the bucket fills
+    page.get_by_label("API key").evaluate("field => { field.value = 'rk_test_…' }")
+    taken = picture(page, "service-page", full_page=False)
+    assert difference(taken, Path(__file__).parents[2] / "docs/images/service-page.png") < 0.02
+
+
+def difference(one: Path, other: Path) -> float:
+    """How different two pictures are: 0 for the same, 1 for black and white; smaller than a letter, nothing counts."""
+    with Image.open(one) as first, Image.open(other) as second:
+        assert first.size == second.size
+        small = [picture.convert("L").resize((100, 100)) for picture in (first, second)]
+    return ImageStat.Stat(ImageChops.difference(*small)).mean[0] / 255
+
+
+def test_pictures_of_two_pages_differ(page, tmp_path):
+    one = picture(page, "service-page-before-a-burst", full_page=False)
+    page.evaluate("() => { document.body.style.paddingTop = '200px' }")
+    other = tmp_path / "other.png"
+    page.screenshot(path=other)
+    assert difference(one, one) == 0
+    assert difference(one, other) > 0.02
 
 
 def test_wrong_token_opens_nothing(page):

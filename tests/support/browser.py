@@ -29,7 +29,9 @@ def browser() -> Iterator[Browser]:
             started.close()
 
 
-def picture(page: Page, name: str) -> None:
-    """Keep a picture of a page."""
+def picture(page: Page, name: str, *, full_page: bool = True) -> Path:
+    """Keep a picture of a page, or of what of it is seen, and return its path."""
     PICTURES.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
+    path = PICTURES / f"{name}.png"
+    page.screenshot(path=path, full_page=full_page)
+    return path
