@@ -24,7 +24,7 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 # What belongs to the check service needs newer versions of what the fronts need: it has an environment of its own.
 OF_THE_SERVICE = ("service", "envoy", "grpc")
 TESTS_OF_THE_SERVICE = [
-    *("tests/ratekit_service", "tests/example_projects/gateways", "tests/test_architecture_page.py"),
+    *("tests/ratekit_service", "tests/ratekit/client", "tests/example_projects/gateways", "tests/test_architecture_page.py"),
     *("tests/test_documentation.py", "tests/test_documentation_commands.py"),  # their pages show all of ratekit
 ]
 # What looks at the repository, by tools of ours that are new in any case, and not at ratekit beside old versions.

@@ -15,6 +15,9 @@ def test_site_has_every_page_and_what_each_module_offers(tmp_path):
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")} - {"README"} | {"index", "api", "changelog"}
     assert pages <= {path.stem for path in tmp_path.glob("*.html")}
     reference = (tmp_path / "api.html").read_text()
-    named = ("ratekit.RateLimiter", "ratekit.flask.rate_limit", "ratekit_fastapi.install", "ratekit_django.RateLimitMixin")
+    named = (
+        *("ratekit.RateLimiter", "ratekit.flask.rate_limit", "ratekit_fastapi.install", "ratekit_django.RateLimitMixin"),
+        *("ratekit.rules.RateKit", "ratekit.client.RateKitClient", "ratekit_service.create_app", "ratekit.report.read_report"),
+    )
     for name in named:
         assert f'id="{name}"' in reference, name
