@@ -67,7 +67,7 @@ BAD = {
     "give --limit or --rules": ["check", "/x", "u"],
     "give one of them": ["check", "/x", "u", "--limit", "1/s", "--rules", "a:b"],
     "'nowhere:RULES'": ["check", "/x", "u", "--rules", "nowhere:RULES"],
-    "cost -1": ["check", "/x", "u", "--limit", "1/s", "--cost", "-1"],
+    "cost '-1'": ["check", "/x", "u", "--limit", "1/s", "--cost", "-1"],
     "subject ''": ["check", "/x", "", "--limit", "1/s"],
     "'nope'": ["nope"],
     "ENDPOINT": ["explain"],

@@ -211,7 +211,7 @@ def test_results_are_told_to_the_application_that_reads_them():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"limits": "1/s", "bye": "ip"}, "has bye: it has limits, and block, by, cost"),
+        ({"limits": "1/s", "bye": "ip"}, "has bye: it has limits, and actual, anchor, block, by, cost"),
         ({"by": "ip"}, "has no limits"),
         ({"limits": "1/s", "by": "nobody"}, "by 'nobody' is unknown"),
         ({"limits": "1/s", "cost": -1}, "cost -1"),
