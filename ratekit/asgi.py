@@ -21,7 +21,7 @@ from ratekit.web.fast_path import decide_request
 from ratekit.web.identity import KeyFunction, body_too_long
 from ratekit.web.options import MiddlewareKeywords, MiddlewareOptions, RuleKeywords, split_arguments
 from ratekit.web.requests import AsgiRequest, asgi_path, asgi_peer
-from ratekit.web.settling import conclude, fail, finish
+from ratekit.web.settling import Usage, conclude, fail, finish
 from ratekit.web.table import Rule
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ class RateLimitMiddleware:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, ledger: Ledger) -> None:
         """Let the application answer a request, and answer what its own use of a limiter has raised."""
+        depth = len(ledger.fronts)
         if ledger.is_held:
             hold_slots(ledger, self.limiter)
         sender = Sender(send, ledger, self.options.writer, self)
@@ -123,7 +124,7 @@ class RateLimitMiddleware:
                 await send_response(await self._refusal(sender.error, ledger), scope, None, send)
         finally:
             if ledger.is_held:  # after the last byte, and even if the request is cancelled meanwhile
-                await shielded(arun(finish(ledger, self.limiter.store.place), self.limiter))
+                await shielded(arun(finish(ledger, self.limiter.store.place, depth), self.limiter))
 
     async def _refusal(self, error: RatekitError, ledger: Ledger) -> ErrorResponse:
         """Return the response to an error that the application's own use of a limiter has raised."""
@@ -195,6 +196,11 @@ class _Body:
 def results_in(scope: Scope) -> list[RateLimitResult]:
     """Return what every front has decided about a request so far."""
     return Ledger.of(scope).results
+
+
+def usage_in(scope: Scope) -> Usage:
+    """Return what takes note of what a request has cost, for limits with an estimate."""
+    return Usage(Ledger.of(scope))
 
 
 class Sender:

@@ -23,7 +23,7 @@ from ratekit.web.drivers import run
 from ratekit.web.identity import KeyFunction, body_too_long
 from ratekit.web.options import MiddlewareKeywords, MiddlewareOptions, RuleKeywords, split_arguments
 from ratekit.web.requests import MOST_DIGITS, WsgiRequest
-from ratekit.web.settling import conclude, fail, finish
+from ratekit.web.settling import Usage, conclude, fail, finish
 from ratekit.web.table import Rule
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ class RateLimitMiddleware:
             raise
 
     def _pass_on(self, environ: Environ, start_response: StartResponse, ledger: Ledger) -> Iterable[bytes]:
+        finished = partial(self._finish, ledger, len(ledger.fronts))
         if ledger.is_held:
             hold_slots(ledger, self.limiter)
         starter = Starter(start_response, ledger, self)
@@ -96,16 +97,16 @@ class RateLimitMiddleware:
         except ANSWERED as error:
             if starter.has_started:
                 fail(ledger)
-                self._finish(ledger)
+                finished()
                 raise
             return self.answer(error)(environ, start_response)
         except BaseException as error:
             if isinstance(error, Exception):
                 fail(ledger)
-            self._finish(ledger)
+            finished()
             raise
         # From here on, the server closes the response, and that ends what is held for the request.
-        return Response(body, ledger, self._finish) if ledger.is_held else body
+        return Response(body, ledger, finished) if ledger.is_held else body
 
     def answer(self, error: RatekitError) -> App:
         """Return a WSGI application that answers the error of a limiter which the application has called itself."""
@@ -121,9 +122,9 @@ class RateLimitMiddleware:
         """Give back what was spent for a request that the application behind has refused by a limit of its own."""
         run(give_back(ledger, self.limiter.store.place), self.limiter)
 
-    def _finish(self, ledger: Ledger) -> None:
+    def _finish(self, ledger: Ledger, depth: int) -> None:
         if ledger.is_held:
-            run(finish(ledger, self.limiter.store.place), self.limiter)
+            run(finish(ledger, self.limiter.store.place, depth), self.limiter)
 
 
 class RuleMiddleware(RateLimitMiddleware):
@@ -182,10 +183,15 @@ def results_in(environ: Environ) -> list[RateLimitResult]:
     return Ledger.of(environ).results
 
 
+def usage_in(environ: Environ) -> Usage:
+    """Return what takes note of what a request has cost, for limits with an estimate."""
+    return Usage(Ledger.of(environ))
+
+
 class Response:
     """The application's response. What is held for the request ends when the server has closed it, after the last byte."""
 
-    def __init__(self, body: Iterable[bytes], ledger: Ledger, finish: Callable[[Ledger], None]) -> None:
+    def __init__(self, body: Iterable[bytes], ledger: Ledger, finish: Callable[[], None]) -> None:
         self._body = body
         self._ledger = ledger
         self._finish = finish
@@ -204,7 +210,7 @@ class Response:
             if close is not None:
                 close()
         finally:
-            self._finish(self._ledger)
+            self._finish()
 
 
 class Starter:

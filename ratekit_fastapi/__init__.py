@@ -13,6 +13,7 @@ from ratekit_fastapi.errors import RateLimitExceeded, RateLimitUnavailable, Unus
 from ratekit_fastapi.installation import install
 from ratekit_fastapi.middleware import RateLimitMiddleware
 from ratekit_fastapi.openapi import RATE_LIMIT_RESPONSES
+from ratekit_fastapi.reserving import ReserveLimiter
 from ratekit_fastapi.settings import limiter_of
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "RateLimitMiddleware",
     "RateLimitUnavailable",
     "RateLimiterDependency",
+    "ReserveLimiter",
     "UnusableRequestError",
     "apply_element_rate_limit",
     "apply_rate_limit",

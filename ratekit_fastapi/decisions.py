@@ -10,19 +10,20 @@ from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketState
 
 from ratekit.asgi import Scope
-from ratekit.core import errors
-from ratekit.core.limits import Policy
+from ratekit.core import clock, errors
+from ratekit.core.limits import MOST_REQUESTS, Limit, Policy
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import AsyncRateLimiter
+from ratekit.limiter.reservations import Reservation, unlimited
 from ratekit.web.answers import ErrorResponse, error_response
-from ratekit.web.decide import LEDGER, Check, Group, Ledger, Verdict, decide, grouped
+from ratekit.web.decide import LEDGER, Check, Group, Ledger, Verdict, decide, grouped, hold_slots
 from ratekit.web.drivers import arun
 from ratekit.web.fast_path import decide_request
 from ratekit.web.requests import asgi_peer
 from ratekit_fastapi.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError, answer_in
 from ratekit_fastapi.routes import effective_route, limiters_after
-from ratekit_fastapi.settings import SETTINGS, Settings, begin_dispatch, settings_of
+from ratekit_fastapi.settings import CHECKS, SETTINGS, Settings, begin_dispatch, settings_of
 
 if TYPE_CHECKING:
     from ratekit_fastapi.dependencies import RateLimiterDependency
@@ -60,16 +61,44 @@ async def decide_route(
         groups = await _groups(limiter, connection, settings, mode, decided, asked, found)
     if not groups:
         return None
+    if groups[0].is_held or groups[-1].is_held:
+        _refuse_without_end(scope, is_message=per_message)
     if not limiter.block:
         decided[limiter] = await run(groups, settings.own_limiter, connection, settings, once=not per_message)
     else:
         verdict = await decide_request(groups, ledger, settings.writer, settings.own_limiter, once=not per_message)
         if verdict.response is not None:
             _raise(verdict, scope)
+    if ledger.is_held:
+        hold_slots(ledger, settings.own_limiter)
     if SETTINGS not in scope and response is not None:  # else a middleware of ours writes them, or there is no response
         lines = response.raw_headers
         lines[:] = ledger.write_headers(settings.writer, lines)
     return decided[limiter]
+
+
+def _refuse_without_end(scope: Scope, *, is_message: bool) -> None:
+    """Refuse to reserve, or to take a slot, where nobody would know when the response has ended."""
+    if SETTINGS not in scope or is_message:
+        what = "a message of a WebSocket has no response" if is_message else "call ratekit_fastapi.install(app) first"
+        raise errors.ConfigurationError(
+            f"a limiter with estimate=, count=, reset_when= or a concurrency limit ends with the response: {what}"
+        )
+
+
+def reservation_of(limiter: RateLimiterDependency, connection: HTTPConnection) -> Reservation:
+    """Return what a limiter has reserved for a request; one that tells nobody if the request is not limited."""
+    check = connection.scope.get(CHECKS, {}).get(limiter)
+    found = None if check is None else Ledger.of(connection.scope).reservation(check)
+    if found is not None:
+        return found
+    limits = (Limit(MOST_REQUESTS, 1),) if limiter.policy is None else limiter.policy.limits
+    return unlimited(limits, clock.now())
+
+
+def _keep_check(limiter: RateLimiterDependency, check: Check | None, scope: Scope) -> None:
+    if check is not None and check.is_reserved:
+        scope.setdefault(CHECKS, {})[limiter] = check
 
 
 async def _asked_policy(
@@ -154,6 +183,7 @@ async def _groups(
         return ()
     if check is None:
         return ()
+    _keep_check(limiter, check, scope)
     checks = [check]
     if limiter.block and (after := limiters_after(effective_route(scope), limiter)):
         checks += await _checks_after(not_overridden(after, scope), connection, settings, decided)
@@ -182,6 +212,7 @@ async def _checks_after(
         except errors.RatekitError:
             continue  # it raises the same when FastAPI calls it
         decided[other] = None
+        _keep_check(other, check, connection.scope)
         checks += [] if check is None else [check]
     return checks
 

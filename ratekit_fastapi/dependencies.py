@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Never, TypedDict, Unpack
+from typing import Any, Unpack
 
 from fastapi import params
 from starlette.requests import HTTPConnection
@@ -28,7 +28,10 @@ from ratekit.web.arguments import (
     refuse_unknown,
     wrong_type,
 )
-from ratekit.web.decide import Check
+from ratekit.web.charged_checks import charged_check
+from ratekit.web.charging import Charging, ChargingOptions, charging_of, check_charging
+from ratekit.web.decide import Ask, Check
+from ratekit.web.drivers import arun
 from ratekit.web.identity import (
     DEFAULT_ANONYMOUS,
     By,
@@ -44,7 +47,7 @@ from ratekit.web.identity import (
     subject_of,
     why_nobody,
 )
-from ratekit.web.plans import NO_LIMITS, LimitsFunction, RuleLimits, declared, without_slots
+from ratekit.web.plans import NO_LIMITS, Cost, LimitsFunction, RuleLimits, declared
 from ratekit_fastapi import decisions
 from ratekit_fastapi.requests import StarletteRequest, load_body
 from ratekit_fastapi.routes import RateLimiterMark, effective_route, endpoint_of, limiters_after, operation_of
@@ -62,12 +65,12 @@ _ON = RateLimitMode.ON
 _TAGGED = re.compile(r"[^{}]+\{[^{}]+\}[^{}]*").fullmatch
 
 
-class LimiterArguments(TypedDict, total=False):
+class LimiterArguments(ChargingOptions, total=False):
     """The keyword arguments of every limiter for `Depends`: see RateLimiterDependency."""
 
     limits: RuleLimits | LimitsFunction | None
     policy: Policy | Limit | None
-    cost: int | Callable[[Any], Any]
+    cost: Cost
     endpoint: str | None
     mode: str | RateLimitMode | None
     on_outage: str | None
@@ -75,7 +78,7 @@ class LimiterArguments(TypedDict, total=False):
     block: bool
 
 
-_ARGUMENTS = {*LimiterArguments.__annotations__, "max_requests", "expiry", "anonymous"}
+_ARGUMENTS = {*ChargingOptions.__annotations__, *LimiterArguments.__annotations__, "max_requests", "expiry", "anonymous"}
 
 
 class RateLimiterDependency(RateLimiterMark):
@@ -85,7 +88,8 @@ class RateLimiterDependency(RateLimiterMark):
     Policy, the name of a plan, or None (not limited); "plan" asks the plan_of of `install`. cost is a number or a callable
     of the request; endpoint is the route's template unless it is given; mode and on_outage are this limiter's own. by says
     who is limited: a key function, a callable of the request, or Depends(…), whose answer is the subject. Callables may be
-    async. block=False counts, and never refuses: the endpoint reads the result, which the dependency returns.
+    async. block=False counts, and never refuses: the endpoint reads the result, which the dependency returns. How it charges
+    is said as in ChargingOptions: count=(401, 403), estimate=800.
     Subclasses may override make_key and make_override_key.
     """
 
@@ -96,19 +100,19 @@ class RateLimiterDependency(RateLimiterMark):
         *,
         limits: RuleLimits | LimitsFunction | None = None,
         policy: Policy | Limit | None = None,
-        cost: int | Callable[[Any], Any] = 1,
+        cost: Cost = 1,
         endpoint: str | None = None,
         mode: str | RateLimitMode | None = None,
         on_outage: str | None = None,
         by: By | params.Depends | None = None,
         block: bool = True,
-        **unknown: Never,
+        **charges: Unpack[ChargingOptions],
     ) -> None:
-        refuse_unknown(type(self).__name__, unknown, _ARGUMENTS)
+        refuse_unknown(type(self).__name__, charges, _ARGUMENTS)
         self.cost = checked_cost(cost)
+        self.charging = charging_of({**charges, "cost": cost})
         self.declared = declared(max_requests, expiry, limits, policy)
-        fixed = self.declared.policy
-        self.policy = None if fixed is None else with_cost(without_slots(fixed), cost)
+        self.policy = self._counted(self.declared.policy)
         self._hash = hash((type(self), self.policy, endpoint))
         self.block = checked_block(block)
         self._policies: dict[str, Policy] = {}
@@ -119,14 +123,27 @@ class RateLimiterDependency(RateLimiterMark):
         self._by = by
         self._key_function = None if by is None else _key_function(by)
         if type(self).__call__ is RateLimiterDependency.__call__:
-            self.__signature__ = _signature(by if isinstance(by, params.Depends) else None)
+            self.__signature__ = signature_of(by if isinstance(by, params.Depends) else None)
         self.needs_body = self._key_function is not None and self._key_function.needs_body
         self.needs_identity = self._uses_project and by is None
         self._is_awaited = self._key_function is not None and self._key_function.aread is not None
-        self.has_to_wait = self.needs_identity or self.needs_body or self._is_awaited or callable(cost)
+        is_asked = callable(cost) or self.charging is not None
+        self.has_to_wait = self.needs_identity or self.needs_body or self._is_awaited or is_asked
+        self.is_by_peer = self._key_function == client_ip()  # so long as no proxy is trusted
+
+    @property
+    def _named_cost(self) -> Cost:
+        """The cost that is part of the names of its limits: an estimate is none, as it may change."""
+        return self.cost if self.charging is None or self.charging.estimate is None else 1
+
+    def _counted(self, policy: Policy | None) -> Policy | None:
+        """Return a fixed policy as it is counted, or raise ConfigurationError if the limiter cannot charge it."""
         own = (type(self).make_key, type(self).make_override_key)
         self._has_own_keys = own != (RateLimiterDependency.make_key, RateLimiterDependency.make_override_key)
-        self.is_by_peer = self._key_function == client_ip()  # so long as no proxy is trusted
+        if self._has_own_keys and self.charging is not None:
+            raise ConfigurationError(f"{type(self).__name__} makes keys of its own, which have no estimate, count or share")
+        check_charging(policy, self.cost, self.charging)
+        return None if policy is None else with_cost(policy, self._named_cost)
 
     _uses_project = False
     version: object  # another one after each change of the limiter
@@ -182,11 +199,11 @@ class RateLimiterDependency(RateLimiterMark):
         """Ask for the limits of a request. None: it is not limited."""
         answer = self.declared.function(settings.plan_of)(request)
         answer = await answer if inspect.isawaitable(answer) else answer
-        policy = settings.plans.policy(answer, self._operation(request), self.cost, is_plan=self.declared.is_by_plan)
+        policy = settings.plans.policy(answer, self._operation(request), self._named_cost, is_plan=self.declared.is_by_plan)
         if policy is None:
             note_pass(self.endpoint_for(request), NO_LIMITS)
             return None
-        return without_slots(policy)
+        return policy
 
     def policy_for(self, request: HTTPConnection) -> Policy:
         """Return the fixed policy of the operation."""
@@ -214,8 +231,26 @@ class RateLimiterDependency(RateLimiterMark):
             await self.load_body(request)
         if self._is_awaited and self._key_function is not None:
             self._keep_subject(request, await asubject_of(self._key_function, _front_request(request)))
+        if self.charging is not None:
+            return await self._charged_check(request, settings, mode, self.charging, asked)
         cost = self.cost if type(self.cost) is int else await self.cost_for(request)
         return self.check_of(request, settings, mode, asked, cost)
+
+    async def _charged_check(
+        self, request: HTTPConnection, settings: Settings, mode: RateLimitMode, charging: Charging, asked: Policy | None
+    ) -> Check | None:
+        policy, endpoint = self.policy_for(request) if asked is None else asked, self.endpoint_for(request)
+        subject = self.subject(request)
+        if subject is None:
+            self.note_pass(request)
+            return None
+
+        def ask(function: Callable[[Any], Any]) -> Ask:
+            return Ask(function, request, function)
+
+        prefix, on_outage = settings.prefix, self.on_outage
+        flow = charged_check(policy, subject, endpoint, prefix, self.cost, charging, mode, on_outage, ask)
+        return await arun(flow, settings.own_limiter)
 
     def check_of(
         self,
@@ -362,7 +397,7 @@ def _key_function(by: By | params.Depends) -> KeyFunction:
     return KeyFunction(f"Depends({getattr(by.dependency, '__name__', 'custom')})", lambda _: None)
 
 
-def _signature(by: params.Depends | None) -> inspect.Signature:
+def signature_of(by: params.Depends | None) -> inspect.Signature:
     """Return what FastAPI hands a limiter: the request, the response, and the answer of the dependency that by= names."""
     named = {"connection": HTTPConnection, "response": Response}
     own = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind) for name, kind in named.items()]

@@ -15,13 +15,17 @@ from ratekit.core.errors import ConfigurationError, RatekitError
 from ratekit.core.headers import DEFAULT_STYLE
 from ratekit.core.keys import DEFAULT_PREFIX, check_prefix
 from ratekit.core.modes import get_rate_limit_mode
+from ratekit.limiter.limiters import shielded
 from ratekit.limiter.operations import LimiterOptions
 from ratekit.stores.contract import AsyncStoreGiven
 from ratekit.web.answers import BodyFunction, ResponseWriter
 from ratekit.web.arguments import refuse_unknown
 from ratekit.web.client_address import X_FORWARDED_FOR, TrustedProxies
+from ratekit.web.decide import Ledger
+from ratekit.web.drivers import arun
 from ratekit.web.plans import PlanFunction, Plans, RuleLimits, as_plans, checked_plan_of
 from ratekit.web.requests import AsgiRequest
+from ratekit.web.settling import fail, finish
 from ratekit_fastapi import openapi
 from ratekit_fastapi.bodies import BoundedReceive
 from ratekit_fastapi.errors import answer, answer_to
@@ -110,7 +114,7 @@ class StarletteRuleMiddleware(RuleMiddleware):
 
 
 class HeadersMiddleware:
-    """Writes the headers of what the limiters have decided, whatever the outcome."""
+    """Writes the headers of what the limiters have decided, whatever the outcome, and settles when the response ends."""
 
     def __init__(self, app: App, settings: Settings) -> None:
         self.app = app
@@ -123,14 +127,23 @@ class HeadersMiddleware:
             return
         scope[SETTINGS] = settings = self.settings
         ledger = begin_dispatch(scope, self)  # made here, so that the copies of the scope which mounts make share it
-        sender = Sender(send, ledger, settings.writer)
+        sender, depth = Sender(send, ledger, settings.writer), len(ledger.fronts)
+        try:
+            await self._answer(scope, receive, sender, ledger)
+            if sender.error is not None:
+                await send_response(await answer_to(sender.error, scope), scope, None, send)
+        finally:
+            if ledger.is_held:  # after the last byte and the background tasks, even if the request is cancelled meanwhile
+                limiter = settings.limiter()
+                await shielded(arun(finish(ledger, limiter.store.place, depth), limiter))
+
+    async def _answer(self, scope: Scope, receive: Receive, sender: Sender, ledger: Ledger) -> None:
         try:
             await self.app(scope, BoundedReceive(receive, scope) if scope["type"] == "http" else receive, sender)
         except Exception as raised:
             if not sender.leaves(raised):
+                fail(ledger)
                 raise
-        if sender.error is not None:
-            await send_response(await answer_to(sender.error, scope), scope, None, send)
 
 
 def _connect(app: Starlette, settings: Settings, *, document: bool, fleet_mode: bool) -> None:

@@ -95,7 +95,7 @@ def _statuses(limiters: Iterable[Any], settings: Settings) -> set[int]:
         if limiter.mode not in (None, RateLimitMode.ON):
             continue
         found.add(429)
-        found |= {400} if limiter.needs_body or callable(limiter.cost) else set()
+        found |= {400} if limiter.needs_body or callable(limiter.cost) or limiter.charging is not None else set()
         found |= {413} if limiter.needs_body else set()
         found |= {401} if limiter.needs_identity and limiter.anonymous == "refuse" else set()
         found |= {503} if (limiter.on_outage or settings.limiter().on_outage) is OnOutage.CLOSED else set()

@@ -33,6 +33,7 @@ KnownGroups = tuple[Any, Policy | None, Sequence[Group] | None]
 STATE = "ratekit"  # in app.state: the settings of an application
 SETTINGS = "ratekit.settings"  # in the scope, for applications that are mounted
 IDENTITY = "ratekit.identity"  # in the scope: the subject of the project, or None
+CHECKS = "ratekit.checks"  # in the scope: what limiters have reserved
 SUBJECTS = "ratekit.subjects"  # in the scope: whom a limiter limits, where that had to be awaited, by the limiter's id
 _MOST_CLIENTS = 16
 
@@ -127,6 +128,7 @@ def begin_dispatch(scope: MutableMapping[str, Any], front: object) -> Ledger:
     if ledger is not known:
         scope.pop(IDENTITY, None)
         scope.pop(SUBJECTS, None)
+        scope.pop(CHECKS, None)
     return ledger
 
 

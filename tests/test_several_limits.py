@@ -12,7 +12,6 @@ from typing import Any
 import flask
 import httpx2
 import pytest
-import redis
 from django.http import HttpResponse
 from django.test import AsyncClient, Client
 from django.urls import path
@@ -26,6 +25,7 @@ from ratekit_django import rate_limit
 from ratekit_django.conf import conf
 from ratekit_fastapi import PathRateLimiter, install
 from support import django_ready  # noqa: F401
+from support.counters import cluster_client, used_in
 from support.several_limits import CASES, USER, WIDE, Case, Declared, limit
 from support.topologies import start_cluster
 
@@ -290,33 +290,6 @@ def store(request: pytest.FixtureRequest) -> Iterator[str]:
             client.flushall()
         yield f"{url}?socket_timeout=5&socket_connect_timeout=5"
     conf.reset()
-
-
-def cluster_client(url: str) -> redis.RedisCluster:
-    host, _, port = url.partition("://")[2].partition(",")[0].partition("?")[0].partition(":")
-    return redis.RedisCluster(host, int(port))
-
-
-def used_in(url: str) -> dict[str, int]:
-    """What all counters of each limit have been charged, read past the script."""
-    if url.startswith("memory"):
-        store = shared("several")
-        return summed(lambda: store.execute("KEYS", "ratelimit:"), store.execute)
-    client = cluster_client(url) if "cluster" in url else redis.Redis.from_url(url)
-    with client:
-        return summed(lambda: client.scan_iter("ratelimit:*"), client.execute_command)
-
-
-def summed(keys: Callable[[], Any], execute: Callable[..., Any]) -> dict[str, int]:
-    found: Counter[str] = Counter()
-    for key in keys():
-        name, _, algorithm = key.decode().rpartition(":")[2].partition("@")
-        if algorithm.startswith("sliding_window_log"):
-            found[name] += sum(int(entry.partition(b":")[2]) for entry in execute("ZRANGE", key, 0, -1))
-        else:
-            used = [value for value in execute("HMGET", key, "n", "c", "u") if value is not None and value is not False]
-            found[name] += round(float(used[0]))
-    return {name: used for name, used in found.items() if used}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -11,6 +11,7 @@ from ratekit.flask.apply import apply_element_rate_limit, apply_rate_limit
 from ratekit.flask.decorators import RateLimit, rate_limit
 from ratekit.flask.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError
 from ratekit.flask.extension import RateLimits, install
+from ratekit.flask.settling import usage
 
 __all__ = [
     "RateLimit",
@@ -22,4 +23,5 @@ __all__ = [
     "apply_rate_limit",
     "install",
     "rate_limit",
+    "usage",
 ]

@@ -17,6 +17,7 @@ from ratekit.core.modes import RateLimitMode, weakest
 from ratekit.core.results import RateLimitResult
 from ratekit.flask.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError, as_exception
 from ratekit.flask.requests import UNMATCHED, FlaskView, RequestState, login_user, project_in_g
+from ratekit.flask.settling import end_failed, end_with
 from ratekit.limiter.limiters import RateLimiter
 from ratekit.limiter.operations import LimiterOptions
 from ratekit.stores.contract import StoreGiven
@@ -132,6 +133,7 @@ class RateLimits:
         app.extensions[EXTENSION] = settings = Settings(**arguments)
         app.before_request(_limit_by_rules)
         app.after_request(_write_headers)
+        app.teardown_request(_finish_failed)
         for kind in ANSWERED:  # a handler that the application has registered stays
             if kind not in app.error_handler_spec[None][None]:
                 app.register_error_handler(kind, _answer)
@@ -181,9 +183,17 @@ def _limit_by_rules() -> None:
 
 
 def _write_headers(response: Response) -> Response:
-    results = RequestState.current().results
-    settings_of_app().writer.write(response.headers, results, status=response.status_code)
+    state, settings = RequestState.current(), settings_of_app()
+    if state.ledger.is_held:
+        end_with(response, state, settings.limiter)
+    settings.writer.write(response.headers, state.results, status=response.status_code)
     return response
+
+
+def _finish_failed(error: BaseException | None) -> None:
+    """Settle a request that Flask makes no response of, as it lets the exception pass."""
+    if error is not None:
+        end_failed(RequestState.current(), settings_of_app().limiter)
 
 
 def _answer(error: RatekitError) -> ResponseReturnValue:

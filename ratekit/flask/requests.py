@@ -34,6 +34,7 @@ class RequestState:
 
     def __init__(self, ledger: Ledger, of: Request) -> None:
         self.ledger = ledger
+        self.depth = len(ledger.fronts)  # of this front, among those that decide the request
         self.request = of
         self.identity: str | None = None  # the subject of the project
 

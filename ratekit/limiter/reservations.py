@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ratekit.core.errors import ConfigurationError
-from ratekit.core.limits import MOST_REQUESTS, REQUESTS
+from ratekit.core.limits import MOST_REQUESTS, REQUESTS, Limit
 from ratekit.core.protocol import Call, Cost, CostGiven, Extra, Operation
 from ratekit.core.results import RateLimitResult
 
@@ -95,9 +95,18 @@ class Reservation:
         """Take note that the request does not count, as with an exception: all returns, unless it was said what it cost."""
         self._has_failed = True
 
+    def end(self, why: str) -> None:
+        """Take note that nothing can be said of its cost any more, and why."""
+        self._settled_by = why
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units that can be said of its cost; none if the request is not limited."""
+        return tuple(dict.fromkeys(unit for part in self._parts for unit in part.units))
+
     def settlements(self) -> list[Call]:
         """End it, and return the calls that settle it: none if all that was reserved stays and no slot is held."""
-        self._settled_by = "it was settled when its block ended"
+        self.end("it was settled when its block ended")
         calls = [settlement(booking.call, booking.result, self._costs(booking)) for booking in self._bookings]
         changes = [
             call
@@ -123,7 +132,7 @@ class Reservation:
     def _checked(self, name: str, number: int | None, units: Mapping[str, int]) -> dict[str, int]:
         if self._settled_by:
             raise ConfigurationError(f"{name} {units or number!r} cannot be taken note of: {self._settled_by}")
-        known = list(dict.fromkeys(unit for part in self._parts for unit in part.units))
+        known = self.units
         given = dict(units)
         if number is not None:
             given[self._main_unit(name, number, known)] = number
@@ -141,6 +150,11 @@ class Reservation:
         if len(others) > 1:
             raise ConfigurationError(f"{name} {number!r} says no unit, and the limits count {', '.join(units)}")
         return others[0]
+
+
+def unlimited(limits: tuple[Limit, ...], decided_at: float) -> Reservation:
+    """Return a reservation for a request that is not limited: it takes what is said of it, and nobody is told."""
+    return Reservation([], RateLimitResult(limits, (), decided_at))
 
 
 def settlement(call: Call, result: RateLimitResult, costs: Sequence[int]) -> Call:

@@ -105,6 +105,11 @@ class Charging:
         return any(value is not None for value in given)
 
     @property
+    def is_estimated(self) -> bool:
+        """Whether the application, or its response, says what a request has cost."""
+        return self.estimate is not None or self.actual is not None
+
+    @property
     def callables(self) -> list[tuple[str, object]]:
         """What is asked about a request, by the name of the argument."""
         given = {"estimate": self.estimate, "share": self.share, "anchor": self.anchor}

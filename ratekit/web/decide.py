@@ -159,7 +159,18 @@ def _calls_of(checks: Sequence[Check], is_reserved: bool) -> list[Call]:
 class Spent:
     """What one call has spent for a request, in the counters that were not given back meanwhile."""
 
-    __slots__ = ("_counters", "_reservations", "at", "cleared", "group", "is_concluded", "place", "renewal", "result")
+    __slots__ = (
+        "_counters",
+        "_reservations",
+        "at",
+        "cleared",
+        "depth",
+        "group",
+        "is_concluded",
+        "place",
+        "renewal",
+        "result",
+    )
 
     def __init__(self, group: Group, place: Hashable, result: RateLimitResult, at: float | None = None) -> None:
         self.group = group
@@ -168,6 +179,7 @@ class Spent:
         self.at = clock.steady() if at is None else at  # when it was answered
         self._counters: dict[bytes, int] | None = None
         self._reservations: list[Reservation | None] | None = None
+        self.depth = 0  # how many fronts had begun to decide the request
         self.is_concluded = False  # the outcome of the request is known
         self.cleared: set[int] = set()  # the positions of checks whose counters are forgotten in the end
         self.renewal: Renewal | None = None  # of its slots
@@ -304,13 +316,15 @@ class Ledger:
         """Take note of a group that admits a request for which nothing was spent before."""
         self._first = admission
         self.is_new = False
-        self.is_held = admission.group.call.slot is not None
+        if admission.group.call.slot is not None:
+            self.is_held = True
+            self._unfold(admission)  # now: another front may begin to decide
 
     def _unfold(self, first: Admission) -> None:
         self._first = None
         result = first.result()
         self.results.append(result)
-        self.spent.append(Spent(first.group, first.place, result, first.at))
+        self.note(Spent(first.group, first.place, result, first.at))
 
     def write_headers(self, writer: ResponseWriter, lines: Iterable[RawLine], *, refused: bool = False) -> list[RawLine]:
         """Return a response's header lines with those of what was decided."""
@@ -350,6 +364,7 @@ class Ledger:
     def note(self, spent: Spent) -> None:
         """Take note of what was spent."""
         self.is_new = False
+        spent.depth = len(self.fronts)
         self.spent.append(spent)
         if spent.group.is_held:
             self.is_held = True
@@ -365,9 +380,13 @@ class Ledger:
         """Return what was spent for the request in one place."""
         return [spent for spent in self.spent if spent.place == place]
 
-    def take_spent(self, place: Hashable, *, held: bool = False) -> list[Spent]:
-        """Return what was spent for the request in one place, and forget it. held: only what the response's end concerns."""
-        mine = [spent for spent in self.spent_by(place) if spent.group.is_held or not held]
+    def take_spent(self, place: Hashable, *, held: bool = False, depth: int = 0) -> list[Spent]:
+        """Return what was spent for the request in one place, and forget it.
+
+        held: only what the response's end concerns. depth: only since so many fronts had begun to decide.
+        """
+        here = [spent for spent in self.spent_by(place) if spent.depth >= depth]
+        mine = [spent for spent in here if spent.group.is_held or not held]
         self._spent = [spent for spent in self.spent if spent not in mine]
         return mine
 

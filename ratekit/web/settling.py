@@ -7,7 +7,7 @@ the response has ended. A request whose outcome nobody has seen, as it was cance
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Hashable, Sequence
+from collections.abc import Generator, Hashable, Mapping, Sequence
 from typing import Any
 
 from ratekit.core.errors import ConfigurationError
@@ -50,10 +50,51 @@ def fail(ledger: Ledger) -> None:
                 reservation.fail()
 
 
-def finish(ledger: Ledger, place: Hashable) -> Generator[Step, Any, None]:
-    """Settle what was reserved for a request in one place, and free its slots."""
-    mine = ledger.take_spent(place, held=True)
+def finish(ledger: Ledger, place: Hashable, depth: int = 0) -> Generator[Step, Any, None]:
+    """Settle what was reserved for a request in one place, and free its slots.
+
+    depth is how many fronts had begun to decide when the one that ends had: those around it end what is theirs.
+    """
+    mine = ledger.take_spent(place, held=True, depth=depth)
+    for reservation in (one for spent in mine for one in spent.reservations if one is not None):
+        reservation.end("it was settled when the response had ended")
     yield from given_back((spent, _endings(spent)) for spent in mine)
+
+
+class Usage:
+    """What a request has cost, as the application says: told to all that is reserved for it by an estimate.
+
+    Where nothing is reserved, as the request is not limited, it may be said all the same.
+    """
+
+    __slots__ = ("_ledger",)
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    @property
+    def reservations(self) -> list[Reservation]:
+        """What is reserved for the request by an estimate, or by a header that says what it has cost."""
+        checks = [pair for spent in self._ledger.spent for pair in zip(spent.group.checks, spent.reservations, strict=True)]
+        return [one for check, one in checks if one and check.charging and check.charging.is_estimated]
+
+    def add(self, amount: int | None = None, /, **units: int) -> None:
+        """Add to what the request has cost so far, as in a stream: the sum is its actual cost."""
+        for reservation, own in self._each(units):
+            reservation.add(amount, **own)
+
+    def settle(self, actual: int | None = None, /, **units: int) -> None:
+        """Say what the request has cost: a number, or numbers by unit."""
+        for reservation, own in self._each(units):
+            reservation.settle(actual, **own)
+
+    def _each(self, units: Mapping[str, int]) -> list[tuple[Reservation, dict[str, int]]]:
+        """Return the reservations with those units that they count; the last one gets units that none of them count."""
+        reservations = self.reservations
+        known = {unit for reservation in reservations for unit in reservation.units}
+        unknown = {unit: number for unit, number in units.items() if unit not in known}
+        each = [(one, {unit: units[unit] for unit in one.units if unit in units}) for one in reservations]
+        return [*each[:-1], (each[-1][0], each[-1][1] | unknown)] if each else []
 
 
 def _concluded(spent: Spent, head: ResponseHead) -> list[str]:

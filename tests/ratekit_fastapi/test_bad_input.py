@@ -7,7 +7,7 @@ import redis
 from fastapi import Depends, FastAPI
 from starlette.testclient import TestClient
 
-from ratekit import ConfigurationError, Limit, Policy
+from ratekit import ConfigurationError, Policy
 from ratekit_fastapi import PathRateLimiter, ProjectRateLimiter, install
 
 
@@ -70,7 +70,6 @@ def test_argument_that_makes_no_sense_is_told_at_the_start(kind, field, value):
         ({"limits": ["5/min", "9/min"]}, "'60s'"),
         ({"policy": "5/min"}, "'5/min'"),
         ({"policy": 5}, "5"),
-        ({"limits": Limit(3, 60, algorithm="concurrency")}, "concurrency"),
     ],
     ids=str,
 )

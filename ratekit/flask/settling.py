@@ -1,0 +1,53 @@
+"""The end of a request in Flask: what was reserved for it is settled when the server has closed the response."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from werkzeug.wrappers import Response
+
+from ratekit.flask.requests import RequestState
+from ratekit.limiter.limiters import RateLimiter
+from ratekit.web.charging import ResponseHead
+from ratekit.web.decide import Ledger
+from ratekit.web.drivers import run
+from ratekit.web.settling import Usage, conclude, fail, finish
+
+
+def usage() -> Usage:
+    """Return what takes note of what the request that runs has cost, for limits with an estimate."""
+    return Usage(RequestState.current().ledger)
+
+
+def end_with(response: Response, state: RequestState, limiter: RateLimiter) -> None:
+    """Take note of the outcome of a request, and settle when its response is closed, after the last byte."""
+    ledger = state.ledger
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    for name in conclude(ledger, ResponseHead(response.status_code, headers, response)):
+        response.headers.pop(name, None)
+    if response.is_streamed and not response.direct_passthrough:
+        response.response = _watched(response.response, ledger)
+    response.call_on_close(lambda: _finish(state, limiter))
+
+
+def end_failed(state: RequestState, limiter: RateLimiter) -> None:
+    """Settle a request that has ended with an exception, and has no response."""
+    if state.ledger.is_held:
+        fail(state.ledger)
+        _finish(state, limiter)
+
+
+def _finish(state: RequestState, limiter: RateLimiter) -> None:
+    run(finish(state.ledger, limiter.store.place, state.depth), limiter)
+
+
+def _watched(chunks: Iterable[Any], ledger: Ledger) -> Iterator[Any]:
+    """Yield a stream, and take note of an exception in it."""
+    try:
+        yield from chunks
+    except Exception:
+        fail(ledger)
+        raise
+    finally:
+        getattr(chunks, "close", lambda: None)()
