@@ -19,6 +19,7 @@ from ratekit_service.checks import routes as checks
 from ratekit_service.checks import usage
 from ratekit_service.checks.front import Front
 from ratekit_service.checks.models import CheckAnswer, ProblemModel, ReservationAnswer, RuleAnswer
+from ratekit_service.gateways import documentation as authorize
 from ratekit_service.gateways.authorize import AuthorizeMiddleware
 from ratekit_service.gateways.deciding import authorize_by
 from ratekit_service.keys import routes as keys
@@ -72,6 +73,7 @@ def _document_problems(app: FastAPI) -> None:
         document = original()
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         schemas["Problem"] = ProblemModel.model_json_schema()
+        document["paths"] |= authorize.paths()
         for model in (CheckAnswer, ReservationAnswer, RuleAnswer):
             schemas.setdefault(model.__name__, model.model_json_schema(ref_template="#/components/schemas/{model}"))
         return document

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 router = APIRouter(tags=["deciding"])
 _key_header = APIKeyHeader(name="x-api-key", auto_error=False, description="An API key of a tenant.")
 _PROBLEMS = problems(400, 401, 403, 404, 408, 413, 422, 503)
-_LIMITED = {"Retry-After": {"description": "Seconds; on a refusal that waiting can mend.", "schema": {"type": "integer"}}}
-_NUMBERS = {
+LIMITED = {"Retry-After": {"description": "Seconds; on a refusal that waiting can mend.", "schema": {"type": "integer"}}}
+NUMBERS = {
     name: {"description": text, "schema": {"type": "integer"}}
     for name, text in {
         "X-RateLimit-Limit": "The maximum.",
@@ -39,8 +39,8 @@ def _decided(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
     refused = {"application/json": schema, "application/problem+json": problem}
     return {
         **_PROBLEMS,
-        200: {"description": "Allowed.", "headers": _NUMBERS, "model": model},
-        429: {"description": "Refused.", "headers": _NUMBERS | _LIMITED, "content": refused},
+        200: {"description": "Allowed.", "headers": NUMBERS, "model": model},
+        429: {"description": "Refused.", "headers": NUMBERS | LIMITED, "content": refused},
     }
 
 

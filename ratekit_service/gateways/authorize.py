@@ -32,6 +32,7 @@ _LONGEST_QUERY = 4096
 _LONGEST_COST = 500
 _ONE_HOP = TrustedProxies.of(1)
 _STATUSES = {200: b"ok", 401: b"unauthorized", 403: b"forbidden", 429: b"limited", 503: b"unavailable"}
+STATUS_WORDS = tuple(word.decode() for word in _STATUSES.values())
 
 
 class Authorization(NamedTuple):

@@ -67,6 +67,14 @@ def test_document_is_valid_and_has_every_path(server):
     answers = document["paths"]["/v1/check"]["post"]["responses"]
     assert {"200", "401", "403", "404", "413", "422", "429", "503"} <= set(answers)
     assert "X-RateLimit-Remaining" in answers["200"]["headers"]
+    assert {"/v1/reserve", "/v1/commit"} <= paths
+    authorized = document["paths"]["/v1/authorize"]["get"]
+    assert {"200", "400", "401", "403", "404", "422", "429", "503"} <= set(authorized["responses"])
+    assert "x-ratelimit-status" in authorized["responses"]["403"]["headers"]
+    assert "Retry-After" in authorized["responses"]["429"]["headers"]
+    assert {"resource", "by", "cost", "refuse", "plan_id"} <= {one["name"] for one in authorized["parameters"]}
+    headers = {one["name"] for one in document["paths"]["/v1/authorize/{path}"]["post"]["parameters"]}
+    assert {"x-ratekit-resource", "x-ratekit-subject"} <= headers
 
 
 def test_every_answer_matches_its_schema_and_none_is_a_5xx(server, key):

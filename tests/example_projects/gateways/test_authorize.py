@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ class Proxy(NamedTuple):
     other: dict[str, object]  # the change of its configuration that makes it the other way round
     other_away: int | None  # the status then; None: there is no other way
     away_seconds: float = 0.06
+    hung_seconds: float | None = 0.06  # None: the proxy has no time limit that is short enough
 
 
 CADDY_OPEN: dict[str, object] = {
@@ -40,11 +42,13 @@ HAPROXY_CLOSED: dict[str, object] = {"  # http-request deny deny_status 503": " 
 PROXIES = [
     Proxy("nginx", lambda folder: [binary("nginx"), "-p", str(folder), "-c", "nginx.conf"], True, 200,
           {"      error_page 500 = @undecided;": "      #"}, 500),
-    Proxy("traefik", lambda folder: [binary("traefik"), "--configFile=traefik.yaml"], False, 500, {}, None),
+    Proxy("traefik", lambda folder: [binary("traefik"), "--configFile=traefik.yaml"], False, 500, {}, None,
+          hung_seconds=None),
     Proxy("caddy", lambda folder: [binary("caddy"), "run", "--config", "Caddyfile", "--adapter", "caddyfile"],
           False, 503, CADDY_OPEN, 200),
     # Its HTTP client has no time limit for connecting before 3.0: it tries three times, a second each.
-    Proxy("haproxy", haproxy_command, True, 200, HAPROXY_CLOSED, 503, away_seconds=4.0),
+    Proxy("haproxy", haproxy_command, True, 200, HAPROXY_CLOSED, 503, away_seconds=4.0,
+          hung_seconds=0.3),  # four times its 50 ms
     Proxy("envoy_ext_authz", lambda folder: envoy_command(Path("envoy.yaml")), True, 200,
           {"failure_mode_allow: true": "failure_mode_allow: false"}, 403),
 ]  # fmt: skip
@@ -60,13 +64,19 @@ class Running(NamedTuple):
 
 @contextmanager
 def running(
-    proxy: Proxy, folder: Path, store: str, changes: dict[str, object] | None = None, **environment: str
+    proxy: Proxy,
+    folder: Path,
+    store: str,
+    changes: dict[str, object] | None = None,
+    *,
+    is_patient: bool = True,
+    **environment: str,
 ) -> Iterator[Running]:
     with stack() as started:
         backend, port = started.enter_context(application()), free_port()
         service = started.enter_context(serving(folder, store, **environment))
         ports = {"10000": port, "9000": backend, "8080": service.port, "RATEKIT_API_KEY": service.key}
-        copy = configured(proxy.example, folder, _patient(proxy) | (changes or {}) | ports)
+        copy = configured(proxy.example, folder, (_patient(proxy) if is_patient else {}) | (changes or {}) | ports)
         home = {"HOME": str(folder), "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
         started.enter_context(process(proxy.command(copy), port, copy, **home))
         connected = started.enter_context(client(port))
@@ -159,3 +169,24 @@ def test_service_away_is_open_or_closed_as_configured(proxy, way, tmp_path, redi
             assert get(gateway.client).status_code == status
             took.append(time.perf_counter() - started)
         assert min(took) < proxy.away_seconds
+
+
+@every_proxy
+@pytest.mark.parametrize("way", ["as it stands", "the other way"])
+def test_service_that_hangs_is_open_or_closed_within_the_time_limit(proxy, way, tmp_path, redis_server):
+    """A service that accepts connections and never answers, with the time limits of the example as they stand."""
+    status, changes = (proxy.away, {}) if way == "as it stands" else (proxy.other_away, proxy.other)
+    if status is None or proxy.hung_seconds is None:
+        return
+    with running(proxy, tmp_path, redis_server.url, changes, is_patient=False) as gateway:
+        wait_until(lambda: get(gateway.client).status_code in (200, 429), "it never answers")
+        gateway.service.program.send_signal(signal.SIGSTOP)
+        try:
+            took: list[float] = []
+            while len(took) < 10 or (min(took) > proxy.hung_seconds and len(took) < 60):  # the machine may be busy
+                started = time.perf_counter()
+                assert get(gateway.client).status_code == status
+                took.append(time.perf_counter() - started)
+        finally:
+            gateway.service.program.send_signal(signal.SIGCONT)
+        assert min(took) < proxy.hung_seconds

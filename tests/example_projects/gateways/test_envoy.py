@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections import Counter
@@ -122,6 +123,25 @@ def test_service_away_is_open_or_closed_as_configured(tmp_path, redis_server, de
             assert statuses(gateway.client, 1, "42") == [status]
             took.append(time.perf_counter() - started)
         assert sorted(took)[len(took) // 2] < 0.06
+
+
+@pytest.mark.parametrize(("deny", "status"), [("false", 200), ("true", 500)])
+def test_service_that_hangs_is_open_or_closed_within_the_time_limit(tmp_path, redis_server, deny, status):
+    """A service that accepts connections and never answers: the filter's `timeout: 0.05s` as it stands."""
+    changes: dict[str, object] = {"failure_mode_deny: false": f"failure_mode_deny: {deny}"}
+    with running(tmp_path, redis_server.url, changes) as gateway:
+        wait_until(lambda: statuses(gateway.client, 1, "42") == [200], "it never answers")
+        (service,) = gateway.services
+        service.send_signal(signal.SIGSTOP)
+        took = []
+        try:
+            while len(took) < 10 or (min(took) > 0.06 and len(took) < 60):  # the machine may be busy
+                started = time.perf_counter()
+                assert statuses(gateway.client, 1, "42") == [status]
+                took.append(time.perf_counter() - started)
+        finally:
+            service.send_signal(signal.SIGCONT)
+        assert min(took) < 0.06
 
 
 @pytest.mark.parametrize(("on_outage", "status"), [("open", 200), ("closed", 500)])
