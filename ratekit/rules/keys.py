@@ -17,7 +17,7 @@ from ratekit.rules.identities import Chain, Combination, Identity, Part
 from ratekit.rules.request_view import RequestView
 from ratekit.web import identity as web
 from ratekit.web.arguments import is_awaited
-from ratekit.web.exemptions import plain_path
+from ratekit.web.exemptions import normalized_path
 from ratekit.web.identity import KeyFunction
 from ratekit.web.patterns import Pattern
 from ratekit.web.requests import MOST_DIGITS, FrontRequest
@@ -161,7 +161,7 @@ def _path_value(name: str, context: Context) -> KeyFunction:
     position = Pattern(context.path or "/").segments[name]
 
     def read(request: FrontRequest) -> str | None:
-        segments = plain_path(request.path).split("/")
+        segments = normalized_path(request.path).split("/")
         return segments[position] or None if position < len(segments) else None
 
     return KeyFunction(f"path:{name}", read, is_claimed=True)

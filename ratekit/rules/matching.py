@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ratekit.rules.affixes import AffixIndex
 from ratekit.rules.document import Match
-from ratekit.web.exemptions import plain_path
+from ratekit.web.exemptions import normalized_path
 from ratekit.web.patterns import Pattern
 
 _MOST_HOSTS = 8  # of one request
@@ -75,7 +75,7 @@ class Index:
 
     def find(self, facts: Facts) -> tuple[int, ...]:
         """Return the positions of the rules that match, up to the first that no later one is asked after."""
-        path = None if facts.path is None else plain_path(facts.path)
+        path = None if facts.path is None else normalized_path(facts.path)
         paths = self._paths.tokens(path) if self._by_path and path is not None else ()
         hosts = _host_tokens(facts.host) if self.by_host else ()
         methods = _method_tokens(facts.method)
@@ -179,7 +179,7 @@ class _Paths:
         self._others.add(literals[0], literals[-1] if not shape.endswith("*") else "", (Pattern(text), token))
 
     def tokens(self, path: str) -> list[str | int]:
-        """Return the tokens of the patterns that a plain path fits."""
+        """Return the tokens of the patterns that a normalized path fits."""
         found: list[str | int] = self._segments.find([] if path == "/" else path.split("/")[1:])
         if path in self._exact:
             found.append(path)

@@ -120,7 +120,7 @@ class MemoryStore:
         reply = self._execute(clock.now_us(), name.encode(), *encoded)
         if hasattr(reply, "values") and reply[b"err"] is not None:
             raise outage_in(reply[b"err"].decode())
-        return _plain(reply)
+        return _as_lists(reply)
 
     def execute_many(self, commands: Sequence[Command], node: str = "") -> list[Reply]:
         """Run commands past the script; a StoreOutage stands in place of the reply of one that fails."""
@@ -149,7 +149,7 @@ class MemoryStore:
         """Nothing is open; the state stays for who else uses the store."""
 
     def _prepare_check(self, compiled: CompiledPolicy) -> tuple[Any, Any]:
-        """Return what runs a plain check of a policy, and its ARGV; None if there is no such thing, and run_many has to."""
+        """Return what runs a single check of a policy, and its ARGV; None if there is no such thing, and run_many has to."""
         if self._is_copy:
             self._is_copy = False
             _warn("a forked process, which counts for itself: N of them together admit N times")
@@ -179,8 +179,8 @@ def _with_cost_item(run: Any) -> Any:
     return lambda now_us, arguments, cost, *names: run(now_us, arguments, cost_item(cost), *names)
 
 
-def _plain(reply: Any) -> Any:
-    return [_plain(item) for item in reply.values()] if hasattr(reply, "values") else reply
+def _as_lists(reply: Any) -> Any:
+    return [_as_lists(item) for item in reply.values()] if hasattr(reply, "values") else reply
 
 
 def _runtime(engine: str | None) -> Any:

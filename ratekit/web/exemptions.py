@@ -33,7 +33,7 @@ class RoutePattern(NamedTuple):
         return cls(method, Pattern(path))
 
     def fits(self, method: str, path: str) -> bool:
-        """Whether a request fits. The method is in upper case, and the path is plain."""
+        """Whether a request fits. The method is in upper case, and the path is normalized."""
         return self.method in methods_of(method) and self.pattern.matches(path)
 
 
@@ -42,7 +42,7 @@ def methods_of(method: str) -> tuple[str | None, ...]:
     return (method, "GET", None) if method == "HEAD" else (method, None)
 
 
-def plain_path(path: str) -> str:
+def normalized_path(path: str) -> str:
     """Return a path without doubled slashes and without one at its end, as patterns are written.
 
     A line break at the end is left out: routes of Starlette, and regular expressions of Django, match with one.
@@ -100,7 +100,7 @@ def is_exempt(
 ) -> Generator[Step, Any, bool]:
     """Find out whether a request is exempt. Callables are asked last, one after the other; ask is how."""
     if exempt.patterns and may_be_exempt(request.path):
-        method, path = request.method.upper(), plain_path(request.path)
+        method, path = request.method.upper(), normalized_path(request.path)
         if any(pattern.fits(method, path) for pattern in exempt.patterns):
             return True
     address = request.client() if exempt.networks else None

@@ -34,10 +34,10 @@ class MediaType(NamedTuple):
         """Read the lines of the header. Raises UnusableRequestError where frameworks would disagree about the kind."""
         given = list(lines) or [""]
         kind, semicolon, parameters = given[0].partition(";")
-        plain = kind.strip(" \t").lower()
-        if len(given) > 1 or (plain not in FORMS and kind.strip().lower() in FORMS):
+        media_type = kind.strip(" \t").lower()
+        if len(given) > 1 or (media_type not in FORMS and kind.strip().lower() in FORMS):
             raise UnusableRequestError("the Content-Type of the request can be read in several ways")
-        return cls(plain, semicolon + parameters)
+        return cls(media_type, semicolon + parameters)
 
     @property
     def is_form(self) -> bool:
@@ -145,14 +145,14 @@ def _text_of(part: _Part, name: str) -> list[str]:
         given = disposition["token"] or disposition["quoted"] or ""
         if given.strip() != name:
             return []
-        if given != name or disposition["file"] or disposition["extended"] or not _is_plain(part):
+        if given != name or disposition["file"] or disposition["extended"] or not _is_text(part):
             raise UnusableRequestError(f"the field {name!r} of the form is not plain text")
         return [part.content.decode()]
     except UnicodeDecodeError:
         raise UnusableRequestError("the form is not UTF-8") from None
 
 
-def _is_plain(part: _Part) -> bool:
+def _is_text(part: _Part) -> bool:
     kind = MediaType.of([part.headers.get(b"content-type", b"").decode("latin-1")])
     kind.require_utf8(is_ascii=part.content.isascii())
     return part.headers.get(b"content-transfer-encoding", b"8bit").lower() in (b"7bit", b"8bit", b"binary")

@@ -21,7 +21,7 @@ from ratekit.web.arguments import (
     checked_per_route,
 )
 from ratekit.web.charging import Charging, ChargingOptions, charging_of, check_charging
-from ratekit.web.exemptions import NOTHING, Exempt, Exemptions, RoutePattern, may_be_exempt, methods_of, plain_path
+from ratekit.web.exemptions import NOTHING, Exempt, Exemptions, RoutePattern, may_be_exempt, methods_of, normalized_path
 from ratekit.web.identity import By, KeyFunction, as_key_function
 from ratekit.web.methods import checked_methods
 from ratekit.web.patterns import Pattern
@@ -59,9 +59,9 @@ class Rule:
     @property
     def is_fixed(self) -> bool:
         """Whether all that it says of a client's requests is the same, but for who asks."""
-        is_plain = self.policy is not None and self.counter is None and self.mode is None and self.block
-        is_plain = is_plain and self.charging is None
-        return is_plain and not callable(self.cost) and self.exempt.is_by_address
+        is_same = self.policy is not None and self.counter is None and self.mode is None and self.block
+        is_same = is_same and self.charging is None
+        return is_same and not callable(self.cost) and self.exempt.is_by_address
 
 
 # The rule of a request that none of the table's fits, where limits by address count every request.
@@ -163,7 +163,7 @@ class Rules:
 
     def _look(self, of: tuple[str, str]) -> tuple[Rule, ...]:
         method = of[0].upper()  # as the application reads it
-        rule = self._match(method, plain_path(of[1])) or (None if may_be_exempt(of[1]) else self._default)
+        rule = self._match(method, normalized_path(of[1])) or (None if may_be_exempt(of[1]) else self._default)
         if rule is None:
             return ()
         return (rule.of_options,) if method == "OPTIONS" and rule.of_options is not None else (rule,)

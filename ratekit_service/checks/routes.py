@@ -44,7 +44,7 @@ def _decided(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def _plain(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+def _answers_of(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
     return {**_PROBLEMS, **problems(429), 200: {"description": "Done.", "model": model}}
 
 
@@ -72,7 +72,7 @@ async def check(body: models.CheckBody, key: Checker, request: Request) -> Respo
     return response_of(request, answer, models.CheckAnswer)
 
 
-@router.post("/v1/check/batch", responses=_plain(models.BatchAnswer))
+@router.post("/v1/check/batch", responses=_answers_of(models.BatchAnswer))
 async def check_batch(body: models.BatchBody, key: Checker, request: Request) -> Response:
     """Decide several requests, each for itself, in one round trip. Nothing is decided if one of them makes no sense."""
     answer = await _service(request).handlers.batch(key, requests.BatchRequest([_check(one) for one in body.checks]))
@@ -86,32 +86,32 @@ async def check_rule(body: models.RuleBody, key: Checker, request: Request) -> R
     return response_of(request, await _service(request).handlers.check_rule(key, asked), models.RuleAnswer)
 
 
-@router.post("/v1/peek", responses=_plain(models.CheckAnswer))
+@router.post("/v1/peek", responses=_answers_of(models.CheckAnswer))
 async def peek(body: models.CheckBody, key: Reader, request: Request) -> Response:
     """Say what a check would answer, and spend nothing."""
     return response_of(request, await _service(request).handlers.peek(key, _check(body)), models.CheckAnswer)
 
 
-@router.post("/v1/charge", responses=_plain(models.CheckAnswer))
+@router.post("/v1/charge", responses=_answers_of(models.CheckAnswer))
 async def charge(body: models.CheckBody, key: Charger, request: Request) -> Response:
     """Spend a cost whatever the maximum: what a request turned out to cost."""
     return response_of(request, await _service(request).handlers.charge(key, _check(body)), models.CheckAnswer)
 
 
-@router.post("/v1/refund", responses=_plain(models.CheckAnswer))
+@router.post("/v1/refund", responses=_answers_of(models.CheckAnswer))
 async def refund(body: models.CheckBody, key: Charger, request: Request) -> Response:
     """Give a cost back in the same window, never more than is used."""
     return response_of(request, await _service(request).handlers.refund(key, _check(body)), models.CheckAnswer)
 
 
-@router.post("/v1/release", responses=_plain(models.SlotAnswer))
+@router.post("/v1/release", responses=_answers_of(models.SlotAnswer))
 async def release(body: models.SlotBody, key: Checker, request: Request) -> Response:
     """Free a slot of a concurrency plan; no matter if it is free already."""
     answer = await _service(request).handlers.release(key, requests.SlotRequest(body.slot))
     return response_of(request, answer, models.SlotAnswer)
 
 
-@router.post("/v1/renew", responses=_plain(models.SlotAnswer))
+@router.post("/v1/renew", responses=_answers_of(models.SlotAnswer))
 async def renew(body: models.SlotBody, key: Checker, request: Request) -> Response:
     """Keep a slot for as long again. `held` is false if it was free already."""
     answer = await _service(request).handlers.renew(key, requests.SlotRequest(body.slot))
@@ -125,7 +125,7 @@ async def reserve(body: models.ReserveBody, key: Checker, request: Request) -> R
     return response_of(request, await _service(request).handlers.reserve(key, asked), models.ReservationAnswer)
 
 
-@router.post("/v1/commit", responses=_plain(models.ReservationAnswer))
+@router.post("/v1/commit", responses=_answers_of(models.ReservationAnswer))
 async def commit(body: models.CommitBody, key: Checker, request: Request) -> Response:
     """Settle a reservation: what it did not need returns to its window, what it needed beyond is charged. Idempotent."""
     asked = requests.CommitRequest(**dict(body))

@@ -151,11 +151,9 @@ def test_refusal_by_chance_is_drawn_anew(limiter, calls):
     assert calls() == 20
 
 
-def test_refusals_are_bounded(limiter):
-    limit = Policy("none", Limit(1, 60))
-    cache = limiter._refusals
+def test_refusals_are_bounded():
+    cache = RefusalCache(most=10)
     for number in range(30):
-        cache._most = 10
-        exhaust(limiter, limit, f"u{number}")
+        cache.learn(encode(TWO, f"u{number}"), (0, 2, 2, 0, 60_000_000, 60_000_000))
     assert len(cache) <= 10
     assert MOST_REFUSALS == 10_000

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from collections import Counter
 from itertools import accumulate
 
@@ -15,6 +16,7 @@ import pytest
 import redis
 import redis.asyncio
 
+from benchmarks.server import wait_until
 from ratekit import AsyncRateLimiter, ConfigurationError, Limit, Policy, RateLimiter, RateLimitMode, report
 from ratekit.core.events import Decision
 from ratekit.core.keys import override_key
@@ -343,14 +345,11 @@ def test_thread_writes_by_itself(redis_server):
         reporter = report.install(redis_server.url, interval=0.01)
         try:
             limiter.check(THREE, "user:1")
-            for _ in range(2000):
-                if report.read_report(client):
-                    break
-                reporter._ends.wait(0.01)
+            wait_until(lambda: report.read_report(client), "nothing is written")
         finally:
             reporter.close()
         assert report.read_report(client)[0].requests == 1
-        assert not reporter._thread.is_alive()
+        assert "ratekit-report" not in {thread.name for thread in threading.enumerate()}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from ratekit.core.events import StoreState
@@ -13,7 +15,7 @@ SILENCE = Outage("timeout", "no answer")
 
 def fail(breaker: Breaker, times: int) -> list[bool]:
     """Let calls fail one after the other, each begun when the one before had failed."""
-    return [breaker.failed(SILENCE, began=breaker._failed_at) for _ in range(times)]
+    return [breaker.failed(SILENCE, began=time.monotonic()) for _ in range(times)]
 
 
 def test_third_failure_in_a_row_opens_it_and_asks_for_one_probe():
