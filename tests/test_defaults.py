@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 from ratekit import flask
 from ratekit.stores.memory import MemoryStore
 from ratekit_fastapi import RateLimitMiddleware
+from support import django_ready  # noqa: F401
 
 Ask = Callable[[str], int]
 Front = Callable[[Mapping[str, Any]], Ask]
