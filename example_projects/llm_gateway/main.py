@@ -7,16 +7,16 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 from typing import Annotated, Any, NamedTuple
 
 import uvicorn
-from fastapi import Depends, FastAPI, Header, HTTPException, Request, Response
+from fastapi import Depends, FastAPI, Header, HTTPException, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, Field
 
 from ratekit import Calendar, Limit, Policy
-from ratekit_fastapi import install
+from ratekit.limiter.reservations import Reservation
+from ratekit_fastapi import ReserveLimiter, install
 
 
 def plan(requests: int, tokens: int, month: int) -> Policy:
@@ -30,11 +30,11 @@ PLANS = {"trial": plan(10, 1_000, 300), "pro": plan(60, 90_000, 5_000_000)}
 
 class Customer(NamedTuple):
     org: str
-    plan: Policy
+    plan: str
 
 
 # Whose key is which. A real gateway asks its database.
-CUSTOMERS = {"key-of-trial": Customer("org:1", PLANS["trial"]), "key-of-pro": Customer("org:2", PLANS["pro"])}
+CUSTOMERS = {"key-of-trial": Customer("org:1", "trial"), "key-of-pro": Customer("org:2", "pro")}
 TOKEN_SECONDS = float(os.environ.get("TOKEN_SECONDS", "0.05"))  # how slowly the model speaks
 
 
@@ -64,46 +64,63 @@ async def model(chat: Chat) -> AsyncIterator[str]:
         yield word
 
 
+def plan_of(request: Request) -> str:
+    plan: str = request.state.plan
+    return plan
+
+
+def estimate_of(request: Request) -> dict[str, int]:
+    return {"tokens": request.state.most_tokens}
+
+
+async def who_asks(request: Request, asked: Chat, customer: Annotated[Customer, Depends(customer_of)]) -> str:
+    """Say who is limited, once the key and the body are known to be right, and keep what the limits depend on."""
+    request.state.plan, request.state.most_tokens = customer.plan, len(asked.prompt.split()) + asked.max_tokens
+    return customer.org
+
+
 app = FastAPI(title="llm gateway")
-settings = install(app)  # counts in RATE_LIMIT_STORE_URL, else in the process; answers refusals with a 429
+settings = install(app, plans=PLANS, plan_of=plan_of)  # counts in RATE_LIMIT_STORE_URL, else in the process
+# What the answer may cost at most is reserved, and what it has cost is settled when it has ended. A 502 costs nothing.
+reserve = ReserveLimiter(
+    limits="plan", by=Depends(who_asks), estimate=estimate_of, endpoint="llm", count=lambda answer: answer.status_code < 500
+)
 
 
 @app.post("/v1/chat")
-async def chat(asked: Chat, customer: Annotated[Customer, Depends(customer_of)], response: Response) -> Any:
-    """Reserve what the answer may cost at most, and settle what it has cost when it has ended.
+async def chat(asked: Chat, usage: Annotated[Reservation, Depends(reserve)]) -> Any:
+    """Answer at once, or word by word.
 
     - A customer whose answers run sees them as spent: two cannot use the same tokens.
     - If the model fails before its first token, all of it returns.
     - If the client hangs up, what was said until then is spent.
     """
-    prompt = len(asked.prompt.split())
-    async with AsyncExitStack() as stack:
-        reserving = settings.limiter().reserve(customer.plan, customer.org, estimate={"tokens": prompt + asked.max_tokens})
-        usage = await stack.enter_async_context(reserving)  # raises RateLimitExceeded
-
-        async def spoken() -> AsyncIterator[str]:
-            spent = prompt
-            async for word in model(asked):
-                usage.add(tokens=1 + spent)  # the prompt costs something as soon as it is answered
-                spent = 0
-                yield word
-
-        if not asked.stream:
-            response.headers.update(usage.result.to_headers())
-            words = [word async for word in spoken()]
-            return {"answer": " ".join(words), "usage": {"tokens": prompt + len(words)}}
-        held = stack.pop_all()  # the stream settles, when it has ended
-    return StreamingResponse(events(spoken(), held), media_type="text/event-stream", headers=usage.result.to_headers())
+    if asked.stream:
+        return StreamingResponse(events(asked, usage), media_type="text/event-stream")
+    words = [word async for word in spoken(asked, usage)]
+    return {"answer": " ".join(words), "usage": {"tokens": len(asked.prompt.split()) + len(words)}}
 
 
-async def events(words: AsyncIterator[str], held: AsyncExitStack) -> AsyncIterator[str]:
-    """Send a stream, and settle when it has ended, however it has."""
+async def spoken(asked: Chat, usage: Reservation) -> AsyncIterator[str]:
+    """Ask the model, and count its tokens; those of the prompt with the first one."""
+    more = len(asked.prompt.split())
+    async for word in model(asked):
+        usage.add(tokens=1 + more)
+        more = 0
+        yield word
+
+
+async def events(asked: Chat, usage: Reservation) -> AsyncIterator[str]:
+    """Send a stream. Its status is sent before the model fails, so that is said here."""
+    has_spoken = False
     try:
-        async with held:
-            async for word in words:
-                yield f"data: {json.dumps({'token': word})}\n\n"
+        async for word in spoken(asked, usage):
+            has_spoken = True
+            yield f"data: {json.dumps({'token': word})}\n\n"
         yield "data: [DONE]\n\n"
     except ModelError as error:
+        if not has_spoken:
+            usage.settle(requests=0, tokens=0)
         yield f"data: {json.dumps({'error': str(error)})}\n\n"
 
 
@@ -115,7 +132,7 @@ async def bad_gateway(_: Request, error: Exception) -> JSONResponse:
 @app.get("/v1/usage")
 async def usage(customer: Annotated[Customer, Depends(customer_of)]) -> dict[str, Any]:
     """Say what is left of each limit, and when it is full again. Looking spends nothing."""
-    found = await settings.limiter().peek(customer.plan, customer.org, cost={"requests": 0, "tokens": 0})
+    found = await settings.limiter().peek(PLANS[customer.plan], customer.org, cost={"requests": 0, "tokens": 0})
     return {tier.name: {"remaining": tier.remaining, "resets_in": round(tier.reset_after)} for tier in found.tiers}
 
 
