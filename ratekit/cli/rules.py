@@ -74,12 +74,20 @@ def validate(answer: Function, sources: tuple[str, ...], service: str | None) ->
 
 def _problems(where: str, service: str | None) -> Sequence[str]:
     try:
-        _read(where, service)
+        _check_charges(_read(where, service)[0])
     except DocumentError as error:
         return error.problems
     except SourceUnavailable as error:
         return [str(error)]
     return []
+
+
+def _check_charges(document: Document) -> None:
+    """Raise DocumentError if limits of a document cannot be charged. No code of the application runs."""
+    from ratekit.rules.compiled import compile_document
+    from ratekit.rules.diff import without_functions
+
+    compile_document(without_functions(document))
 
 
 @rules.command(short_help="Show the rules of a source, and their version.")
@@ -175,6 +183,7 @@ def push(answer: Function, file: str, source: str, service: str | None) -> None:
     from ratekit.rules.sources.contract import WritableSource
 
     document, loaded, _ = _read(file, service)
+    _check_charges(document)
     target = open_source(source, service=service or document.service)
     try:
         if not isinstance(target, WritableSource):

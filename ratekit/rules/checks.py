@@ -14,11 +14,12 @@ from ratekit.core.errors import RatekitError, UnusableRequestError
 from ratekit.core.modes import RateLimitMode, weakest
 from ratekit.core.protocol import CostGiven
 from ratekit.rules.compiled import DocumentRule
-from ratekit.rules.keys import CostReader, KeyFunctionError, subject_of_key
+from ratekit.rules.keys import CostReader, KeyFunctionError, UnitCostReader, subject_of_key
 from ratekit.rules.limits import Limits
 from ratekit.stores.contract import AsyncStore, Store
 from ratekit.web.answers import ErrorResponse, ResponseWriter, error_response
 from ratekit.web.arguments import cost_of, untold
+from ratekit.web.charging import spent_by
 from ratekit.web.decide import Ask, Check, Flow, Ledger, Step, Verdict, decide, grouped, refuse
 from ratekit.web.identity import KeyFunction, anonymous_subject, asubject_of, note_pass, subject_of, why_nobody
 from ratekit.web.options import LoadBody
@@ -41,14 +42,20 @@ class Found(NamedTuple):
     rule: DocumentRule
     key: str
     limits: Limits
-    cost: int
+    cost: CostGiven
     mode: RateLimitMode
 
     def check(self, prefix: str) -> Check:
         """Return the check for the engine."""
-        rule = self.rule
-        policy = rule.policy_of(self.limits)
-        return Check.of(policy, subject_of_key(self.key), rule.endpoint, prefix, self.cost, self.mode, rule.on_outage)
+        rule, charging = self.rule, self.rule.charging
+        policy, subject = rule.policy_of(self.limits), subject_of_key(self.key)
+        if charging is None:
+            return Check.of(policy, subject, rule.endpoint, prefix, self.cost, self.mode, rule.on_outage)
+        anchor = None if callable(charging.anchor) else charging.anchor
+        share = None if callable(charging.share) else charging.share
+        cost = spent_by(policy, self.cost, charging)
+        policy = policy.anchored(anchor)
+        return Check.of(policy, subject, rule.endpoint, prefix, cost, self.mode, rule.on_outage, charging, share)
 
 
 def read_checks(
@@ -101,10 +108,10 @@ def _found(
     limits = rule.limits_of(key, now)
     if limits is None or rule.is_unlimited(limits):
         return NOT_FOR_KEY if limits is None else None
-    cost = rule.cost
-    if isinstance(cost, CostReader):
+    cost = rule.amount
+    if isinstance(cost, CostReader | UnitCostReader):
         cost = yield from _cost(cost, request, load_body)
-    return Found(rule, key, limits, cost, mode)  # type: ignore[arg-type] # it is a number by now
+    return Found(rule, key, limits, cost, mode)
 
 
 def checks_of_key(
@@ -125,7 +132,7 @@ def found_of_key(
             continue
         own_mode = mode if rule.mode is None else weakest(mode, rule.mode)
         if own_mode is not _OFF and not rule.is_unlimited(limits):
-            own_cost = rule.cost if isinstance(rule.cost, int) else 1
+            own_cost = 1 if isinstance(rule.amount, CostReader | UnitCostReader) else rule.amount
             yield Found(rule, key, limits, own_cost if cost is None else cost, own_mode)
         if not applies_all:
             break
@@ -161,8 +168,9 @@ def _loaded(by: KeyFunction, request: FrontRequest, load_body: LoadBody) -> Gene
         raise request.body_error
 
 
-def _cost(cost: CostReader, request: FrontRequest, load_body: LoadBody) -> Generator[Step, Any, CostGiven]:
-    yield from _loaded(cost.by, request, load_body)
+def _cost(cost: CostReader | UnitCostReader, request: FrontRequest, load_body: LoadBody) -> Generator[Step, Any, CostGiven]:
+    for by in cost.sources:
+        yield from _loaded(by, request, load_body)
     return cost_of(cost, request)
 
 

@@ -8,21 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from ratekit.core.cache import Cache
-from ratekit.core.errors import DocumentError
+from ratekit.core.errors import ConfigurationError, DocumentError
 from ratekit.core.limit_names import OPTIONS, by_methods, qualified, with_cost
-from ratekit.core.limits import Algorithm, Limit, Policy
+from ratekit.core.limits import REQUESTS, Algorithm, Limit, Policy
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.outages import OnOutage
+from ratekit.core.protocol import CostGiven
 from ratekit.rules.custom import KeyTable
 from ratekit.rules.document import Document, RuleModel
+from ratekit.rules.fields import ByUnit
 from ratekit.rules.formats import Pace
-from ratekit.rules.identities import Identity, parts_of
-from ratekit.rules.keys import Context, CostReader, key_function
+from ratekit.rules.identities import Identity, Part, parts_of
+from ratekit.rules.keys import Context, CostReader, UnitCostReader, key_function
 from ratekit.rules.limits import Limits
 from ratekit.rules.matching import Candidate, Facts, Index
+from ratekit.web.charging import Charging, ChargingOptions, charging_of, check_charging
 from ratekit.web.identity import KeyFunction
 from ratekit.web.requests import FrontRequest
 from ratekit.web.table import Rule
@@ -31,6 +34,8 @@ DEFAULT_ENDPOINT = "rules"  # under which rules are counted that have neither a 
 _MOST_FOUND, _LONGEST_FOUND = 4096, 400
 _FOREVER = float("inf")
 _NO_SLOTS = "a concurrency limit holds its slot until the response has ended: use RuleMiddleware, which frees it"
+_SETTLED = ("estimate", "actual", "count", "reset_when")
+_NO_SETTLEMENT = f"{', '.join(_SETTLED)} are settled when the response has ended: use RuleMiddleware, which knows that"
 _NONE: dict[str, Temporary] = {}
 
 
@@ -58,6 +63,18 @@ class DocumentRule(Rule):
     own_policy: Policy | None = None  # of its own limits
     policies: dict[Any, Policy] = field(default_factory=dict)  # of other limits; shared by the rules of a document
 
+    @property
+    def amount(self) -> CostGiven | CostReader | UnitCostReader:
+        """What a request costs, or is estimated to cost."""
+        given: Any = self.cost if self.charging is None or self.charging.estimate is None else self.charging.estimate
+        return 0 if given is None else cast("CostGiven | CostReader | UnitCostReader", given)
+
+    @property
+    def _naming_cost(self) -> Any:
+        """The cost that names of limits have: none where units have a meaning of their own, or where it is settled."""
+        is_estimate = self.charging is not None and self.charging.estimate is not None
+        return 1 if is_estimate or isinstance(self.cost, Mapping) else self.cost or 0
+
     def is_valid(self, now: float) -> bool:
         """Whether the rule counts at a point in time."""
         return self.valid_from <= now < self.valid_until
@@ -77,12 +94,12 @@ class DocumentRule(Rule):
         """Return the policy of limits that are not unlimited."""
         if limits is self.own and self.own_policy is not None:
             return self.own_policy
-        key = (self.name, self.qualifier, self.cost, limits)
+        key = (self.name, self.qualifier, self._naming_cost, limits)
         return self.policies.get(key) or self.policies.setdefault(key, self._policy(limits))
 
     def _policy(self, limits: Limits) -> Policy:
         own = self.plans[limits.plan].own if limits.plan is not None else limits.own
-        return Policy(limits.plan or self.name, _named(own, self.cost or 0, self.qualifier))
+        return Policy(limits.plan or self.name, _named(own, self._naming_cost, self.qualifier))
 
 
 class CompiledRules:
@@ -177,6 +194,7 @@ def compile_document(
             continue
         try:
             rule = compiler.rule(model)
+            compiler.check_charges(model, rule)
             if not holds_slots:
                 compiler.refuse_slots(model)
         except DocumentError as error:
@@ -209,7 +227,8 @@ class _Compiler:
             endpoint=endpoint,
             name=model.name or endpoint,
             by=None if identity is None else self._key_function(identity, model, endpoint),
-            cost=self._cost(model, endpoint),
+            cost=self._cost(model.cost, model, endpoint),
+            charging=self._charging(model, endpoint),
             mode=None if mode is None else RateLimitMode(mode),
             on_outage=None if on_outage is None else OnOutage(on_outage),
             own=model.limits,
@@ -227,7 +246,9 @@ class _Compiler:
         return _with_policy(rule)
 
     def refuse_slots(self, model: RuleModel) -> None:
-        """Raise DocumentError if a rule has a concurrency limit."""
+        """Raise DocumentError if a rule has a concurrency limit, or settles what requests have cost."""
+        if any(getattr(model, name) is not None for name in _SETTLED):
+            raise DocumentError([_NO_SETTLEMENT])
         for _, limits in model.all_limits():
             own = self._plans[limits.plan].own if limits.plan is not None else limits.own
             if any(limit.algorithm is Algorithm.CONCURRENCY for limit in own):
@@ -242,9 +263,32 @@ class _Compiler:
         made = self._functions.get((identity, context))
         return made or self._functions.setdefault((identity, context), key_function(identity, context))
 
-    def _cost(self, model: RuleModel, endpoint: str) -> int | CostReader:
-        cost = model.cost
-        return cost if isinstance(cost, int) else CostReader(cost, Context(endpoint, model.match.path, plain=True))
+    def _charging(self, model: RuleModel, endpoint: str) -> Charging | None:
+        """Return how a rule charges. What it says was checked with the model."""
+        given = {name: getattr(model, name) for name in ChargingOptions.__annotations__}
+        if model.estimate is not None:
+            given["estimate"] = self._cost(model.estimate, model, endpoint)
+        return charging_of(given)
+
+    def _cost(self, cost: int | Part | ByUnit, model: RuleModel, endpoint: str) -> Any:
+        context = Context(endpoint, model.match.path, plain=True)
+        if isinstance(cost, ByUnit):
+            costs = {unit: self._cost(one, model, endpoint) for unit, one in cost.costs}
+            return costs if all(isinstance(one, int) for one in costs.values()) else UnitCostReader(costs)
+        return cost if isinstance(cost, int) else CostReader(cost, context)
+
+    def check_charges(self, model: RuleModel, rule: DocumentRule) -> None:
+        """Raise DocumentError if limits of a rule cannot be charged: a unit that is unknown, or that nothing names."""
+        for _, limits in model.all_limits():
+            if rule.is_unlimited(limits):
+                continue
+            own = self._plans[limits.plan].own if limits.plan is not None else limits.own
+            if rule.charging is None and not isinstance(rule.cost, Mapping) and all(limit.unit == REQUESTS for limit in own):
+                continue
+            try:
+                check_charging(rule.policy_of(limits), rule.cost or 0, rule.charging)
+            except ConfigurationError as error:
+                raise DocumentError([str(error)]) from None
 
 
 def _temporary(model: RuleModel) -> dict[str, Temporary]:

@@ -10,9 +10,12 @@ from ratekit.core.limits import Algorithm, Limit
 from ratekit.rules.compiled import DocumentRule, compile_document
 from ratekit.rules.custom import split_stars
 from ratekit.rules.document import Document, RuleModel
+from ratekit.rules.fields import ByUnit
+from ratekit.rules.identities import Part
 
 EVERY_OTHER = "everybody else"
 EVERY_RULE = "every rule"
+_CHARGED = ("cost", "estimate", "actual", "hide", "count", "reset_when", "share", "anchor")
 
 
 class Change(NamedTuple):
@@ -44,9 +47,7 @@ class _Side(NamedTuple):
 
 def _by_label(document: Document) -> dict[str, _Side]:
     """Return the rules of a document that count, by their names, or by what they match."""
-    enabled = document.model_copy(
-        update={"rules": tuple(_without_functions(model) for model in document.rules if model.enabled)}
-    )
+    enabled = without_functions(document)
     compiled = compile_document(enabled)
     given = [model for model in document.rules if model.enabled]
     found: dict[str, _Side] = {}
@@ -61,10 +62,11 @@ def _requests(model: RuleModel) -> str:
 
 def _fields(model: RuleModel, document: Document) -> dict[str, str]:
     """Return what a rule says beside its limits, with what the document says for it."""
+    said = model.model_dump(mode="json", include=set(_CHARGED))
     given = {
         "match": _requests(model),
         "by": model.by or document.by,
-        "cost": model.cost,
+        **{name: said.get(name) for name in _CHARGED},
         "counter": model.counter,
         "mode": model.mode or document.mode or "on",
         "on_outage": model.on_outage or document.on_outage,
@@ -86,9 +88,24 @@ def _of_document(old: Document, new: Document, before: Sequence[str], after: Seq
         yield Change("otherwise", EVERY_RULE, "(order)", f"{was[moved]} is number {moved + 1}", f"{now[moved]} is")
 
 
+def without_functions(document: Document) -> Document:
+    """Return a document that can be compiled without the application: the rules that are enabled, by nobody's function."""
+    return document.model_copy(update={"rules": tuple(map(_without_functions, filter(_is_enabled, document.rules)))})
+
+
+def _is_enabled(model: RuleModel) -> bool:
+    return model.enabled
+
+
 def _without_functions(model: RuleModel) -> RuleModel:
-    """Return a rule that can be compiled without the application: its limits are compared, not its functions."""
-    return model.model_copy(update={"by": None, "cost": model.cost if isinstance(model.cost, int) else 1})
+    costs = {"cost": _without_parts(model.cost), "estimate": model.estimate and _without_parts(model.estimate)}
+    return model.model_copy(update={"by": None, **costs})
+
+
+def _without_parts(cost: int | Part | ByUnit) -> int | ByUnit:
+    if isinstance(cost, ByUnit):
+        return ByUnit(tuple((unit, one if isinstance(one, int) else 1) for unit, one in cost.costs))
+    return cost if isinstance(cost, int) else 1
 
 
 def _of_rule(label: str, before: _Side | None, after: _Side | None) -> Iterator[Change]:

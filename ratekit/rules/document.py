@@ -6,21 +6,37 @@ values of a text, and `ratekit.rules.compiled` makes what requests are matched w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ratekit.core.errors import DocumentError
-from ratekit.rules.fields import CostField, Hosts, Methods, Moment, NonEmpty, PathField, Texts
+from ratekit.core.errors import ConfigurationError, DocumentError
+from ratekit.rules.fields import (
+    ActualField,
+    AnchorField,
+    CostField,
+    CountField,
+    Hosts,
+    Methods,
+    Moment,
+    NonEmpty,
+    PathField,
+    ResetField,
+    ShareField,
+    Texts,
+    parts_of_cost,
+)
 from ratekit.rules.formats import Pace
 from ratekit.rules.forms import as_document_values
 from ratekit.rules.identities import IdentityField, Part, parts_of
 from ratekit.rules.limits import Limits, LimitsField
 from ratekit.rules.problems import Place, fault, place_text, problems_of, shown
+from ratekit.web.charging import charging_of
 from ratekit.web.patterns import Pattern
 
 MOST_RULES = 100_000
+_CHARGING = ("actual", "hide", "count", "reset_when", "share", "anchor")
 
 Mode = Literal["on", "off", "monitor"]
 OnOutageName = Literal["open", "closed", "local"]
@@ -70,6 +86,13 @@ class RuleModel(_Model):
     by: IdentityField | None = None
     limits: LimitsField | None = None
     cost: CostField = 1
+    estimate: CostField | None = None
+    actual: ActualField | None = None
+    hide: bool = False
+    count: CountField | None = None
+    reset_when: ResetField | None = None
+    share: ShareField | None = None
+    anchor: AnchorField | None = None
     custom: dict[NonEmpty, LimitsField] = {}
     overrides: dict[NonEmpty, Override] = {}
     counter: NonEmpty | None = None
@@ -89,10 +112,19 @@ class RuleModel(_Model):
         if self.valid_from and self.valid_until and self.valid_from >= self.valid_until:
             raise fault(f"valid_until {self.valid_until} is not after valid_from {self.valid_from}")
         parameters = Pattern(self.match.path).segments if self.match.path else {}
-        for part in (*parts_of(self.by), *([self.cost] if isinstance(self.cost, Part) else [])):
+        for part in (*parts_of(self.by), *parts_of_cost(self.cost), *parts_of_cost(self.estimate)):
             if part.kind == "path" and part.name not in parameters:
                 raise fault(f"'path:{part.name}' is no parameter of one segment of the path {self.match.path!r}")
+        try:
+            charging_of({name: getattr(self, name) for name in _CHARGING} | {"cost": self.cost, "estimate": self._amount})
+        except ConfigurationError as error:
+            raise fault(str(error)) from None
         return self
+
+    @property
+    def _amount(self) -> int | None:
+        """A number in place of the estimate, wherever it is said: what charging is made of is for the compiler."""
+        return None if self.estimate is None else 1
 
     @property
     def endpoint(self) -> str | None:
@@ -200,11 +232,12 @@ def _problems_between(document: Document, functions: Collection[str] | None, pac
 
 
 def _unwanted_functions(document: Document, functions: Collection[str]) -> Iterator[str]:
-    places: list[tuple[Place, Any]] = [(("by",), document.by)]
+    places: list[tuple[Place, Iterable[Part]]] = [(("by",), parts_of(document.by))]
     for index, rule in enumerate(document.rules):
-        places += [(("rules", index, "by"), rule.by), (("rules", index, "cost"), rule.cost)]
-    for place, given in places:
-        for part in parts_of(given) if not isinstance(given, int) else ():
+        places.append((("rules", index, "by"), parts_of(rule.by)))
+        places += [(("rules", index, name), parts_of_cost(getattr(rule, name))) for name in ("cost", "estimate")]
+    for place, parts in places:
+        for part in parts:
             if part.kind == "function" and part.name not in functions:
                 yield (
                     f"{place_text(place)}: the function {part.name!r} is not allowed in a document of this source: "

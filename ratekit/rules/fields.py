@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Annotated, Any
 
@@ -13,6 +15,7 @@ from ratekit.core.errors import ConfigurationError
 from ratekit.core.limits import MOST_REQUESTS
 from ratekit.rules.identities import NAMED, Part, read_part
 from ratekit.rules.problems import fault, shown
+from ratekit.web.charging import charging_of
 from ratekit.web.methods import checked_method
 from ratekit.web.patterns import Pattern
 
@@ -59,15 +62,74 @@ def _moment(value: Any) -> datetime:
         raise fault(f"{shown(value.isoformat())} is not between the years 1 and 9999 in UTC") from None
 
 
-def _cost(value: Any) -> int | Part:
+@dataclass(frozen=True, slots=True)
+class ByUnit:
+    """A cost for each of some units."""
+
+    costs: tuple[tuple[str, int | Part], ...]
+
+
+def _cost(value: Any) -> int | Part | ByUnit:
+    if isinstance(value, ByUnit):
+        return value
+    if isinstance(value, Mapping):
+        if not value or not all(isinstance(unit, str) and unit for unit in value):
+            raise fault(f"{shown(value)} is not a cost by unit: write it like {{tokens: json:max_tokens, requests: 1}}")
+        return ByUnit(tuple((unit, _one_cost(one, unit)) for unit, one in value.items()))
+    return _one_cost(value)
+
+
+def _one_cost(value: Any, *place: str) -> int | Part:
     if type(value) is int:
         if not 0 <= value <= MOST_REQUESTS:
-            raise fault(f"{value} is not between 0 and {MOST_REQUESTS}")
+            raise fault(f"{value} is not between 0 and {MOST_REQUESTS}", *place)
         return value
     kind = value.partition(":")[0] if isinstance(value, str) else None
     if not isinstance(value, Part) and kind not in NAMED:
-        raise fault(f"{shown(value)} is not a cost: it is a whole number, or where the request says one, like 'json:size'")
-    return value if isinstance(value, Part) else read_part(value)
+        known = "a whole number, or where the request says one, like 'json:size'"
+        raise fault(f"{shown(value)} is not a cost: it is {known}", *place)
+    return value if isinstance(value, Part) else read_part(value, *place)
+
+
+def parts_of_cost(cost: int | Part | ByUnit | None) -> list[Part]:
+    """Return where a request says what it costs."""
+    costs = [one for _, one in cost.costs] if isinstance(cost, ByUnit) else [cost]
+    return [one for one in costs if isinstance(one, Part)]
+
+
+def _written_cost(cost: int | Part | ByUnit) -> Any:
+    if isinstance(cost, ByUnit):
+        return {unit: _written_cost(one) for unit, one in cost.costs}
+    return cost if isinstance(cost, int) else str(cost)
+
+
+def _charging(name: str, hint: Mapping[str, Any]) -> Any:
+    """Return the type of a field that fronts take as an argument of the same name, and check as they do."""
+
+    def validate(value: Any) -> Any:
+        given = tuple(value) if isinstance(value, list) else value
+        try:
+            charging_of({name: given})
+        except ConfigurationError as error:
+            raise fault(str(error)) from None
+        return given
+
+    return Annotated[
+        Any,
+        PlainValidator(validate),
+        PlainSerializer(lambda value: list(value) if isinstance(value, tuple) else value, return_type=Any),
+        WithJsonSchema(dict(hint)),
+    ]
+
+
+def _anchor(value: Any) -> int | date:
+    day = value
+    if isinstance(value, str):
+        with suppress(ValueError):
+            day = date.fromisoformat(value)
+    if type(day) is date or (type(day) is int and 1 <= day <= 31):
+        return day
+    raise fault(f"{shown(value)} is neither a day of 1 to 31 nor a date like '2026-11-18'")
 
 
 def integral(value: Any) -> Any:
@@ -120,9 +182,27 @@ Moment = Annotated[
     PlainSerializer(lambda value: value.isoformat(), return_type=str),
     WithJsonSchema({"type": "string", "examples": ["2026-11-18T09:00:00Z"]}),
 ]
+_ONE_COST = [{"type": "integer", "minimum": 0, "maximum": MOST_REQUESTS}, {"type": "string"}]
 CostField = Annotated[
-    int | Part,
+    int | Part | ByUnit,
     PlainValidator(_cost),
-    PlainSerializer(lambda cost: cost if isinstance(cost, int) else str(cost), return_type=Any),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0, "maximum": MOST_REQUESTS}, {"type": "string"}]}),
+    PlainSerializer(_written_cost, return_type=Any),
+    WithJsonSchema(
+        {"anyOf": [*_ONE_COST, {"type": "object", "additionalProperties": {"anyOf": _ONE_COST}, "minProperties": 1}]}
+    ),
+]
+_STATUS: list[dict[str, Any]] = [
+    {"type": "integer", "minimum": 100, "maximum": 599},
+    {"type": "string", "pattern": "^[1-5]([xX][xX]|[0-9][0-9])$"},
+]
+_STATUSES = {"anyOf": [*_STATUS, {"type": "array", "items": {"anyOf": _STATUS}, "minItems": 1}]}
+CountField = _charging("count", _STATUSES)
+ResetField = _charging("reset_when", _STATUSES)
+ActualField = _charging("actual", {"type": "string", "pattern": "^header:."})
+ShareField = _charging("share", {"type": "number", "exclusiveMinimum": 0, "maximum": 1})
+AnchorField = Annotated[
+    int | date,
+    PlainValidator(_anchor),
+    PlainSerializer(lambda value: value if isinstance(value, int) else value.isoformat(), return_type=Any),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": 31}, {"type": "string", "format": "date"}]}),
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ratekit.core.errors import DocumentError, RatekitError, UnusableRequestError
@@ -226,14 +226,29 @@ class CostReader:
 
     def __init__(self, part: Part, context: Context) -> None:
         self.__qualname__ = str(part)  # part of the names of the limits
-        self.by = _function_cost(part.name) if part.kind == "function" else _value(part, context)
+        by = _function_cost(part.name) if part.kind == "function" else _value(part, context)
+        self._read = by.read
+        self.sources: tuple[KeyFunction, ...] = (by,)
 
     def __call__(self, request: FrontRequest) -> int:
         """Return the cost. Raises ValueError if it is not a whole number."""
-        answer: Any = self.by.read(request)
+        answer: Any = self._read(request)
         if isinstance(answer, str) and not (answer.isascii() and answer.isdecimal() and len(answer) <= MOST_DIGITS):
             raise ValueError(f"the cost {answer[:20]!r} is not a whole number")
         return max(int(answer or 1), 1) if isinstance(answer, str | None) else int(answer)
+
+
+class UnitCostReader:
+    """Reads the costs of a request by unit."""
+
+    def __init__(self, costs: Mapping[str, int | CostReader]) -> None:
+        self._costs = costs
+        self.__qualname__ = "units"
+        self.sources = tuple(by for one in costs.values() if isinstance(one, CostReader) for by in one.sources)
+
+    def __call__(self, request: FrontRequest) -> dict[str, int]:
+        """Return the costs. Raises ValueError if one is not a whole number."""
+        return {unit: one if isinstance(one, int) else one(request) for unit, one in self._costs.items()}
 
 
 def _function_cost(name: str) -> KeyFunction:

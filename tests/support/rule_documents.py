@@ -88,7 +88,12 @@ rules = st.fixed_dictionaries(
     optional={
         "match": matches,
         "by": identities,
-        "cost": st.one_of(st.integers(0, 100), st.just("json:n")),
+        "cost": st.one_of(st.integers(0, 100), st.just("json:n"), st.just({"requests": 2}), st.just({"requests": "json:n"})),
+        "count": st.sampled_from([401, "4xx", [401, "5xx"]]),
+        "reset_when": st.sampled_from([200, "2xx"]),
+        "share": st.sampled_from([0.5, 1]),
+        "actual": st.just("header:x-usage"),
+        "hide": st.just(False),
         "custom": st.dictionaries(st.sampled_from(["a", "user:*", "*:en", "t:*:x", "\\*"]), limits, max_size=3),
         "overrides": st.dictionaries(words, st.fixed_dictionaries({"limits": limits, "valid_until": times}), max_size=2),
         "mode": st.sampled_from(["on", "off", "monitor"]),

@@ -54,6 +54,13 @@ def test_validate_tells_every_fault_and_has_an_exit_code_for_ci(ratekit, files):
     assert ratekit("rules", "validate", "no-such.yaml").code == 1
 
 
+def test_validate_tells_of_a_unit_that_nothing_is_spent_of(ratekit, tmp_path):
+    path = tmp_path / "rules.yaml"
+    path.write_text("rules: [{limits: [9/s, 900 tokens/min], by: 'function:no.such:module'}]")
+    assert "rules[0]: cost 1 says no unit" in ratekit("rules", "validate", str(path)).out
+    assert ratekit("rules", "push", str(path), str(tmp_path / "other.json")).code == 2
+
+
 def test_show_has_version_origin_and_each_rule(ratekit, files):
     told = ratekit("rules", "show", files[0])
     lines = told.out.splitlines()
@@ -116,8 +123,11 @@ def test_diff_says_who_gets_more_and_who_less(ratekit, files):
     ],
 )
 def test_diff_compares_what_limits_admit_in_any_time(before, after, kind):
-    old, new = (Document.parse({"rules": [{"limits": limits}]}) for limits in (before, after))
-    assert [change.kind for change in changes(old, new)] == [kind]
+    cost = {"requests": 1, "tokens": 1} if "tokens" in str(after) else 1
+    old, new = (
+        Document.parse({"rules": [{"limits": limits, "cost": cost if limits is after else 1}]}) for limits in (before, after)
+    )
+    assert [change.kind for change in changes(old, new) if change.key != "(cost)"] == [kind]
 
 
 def test_diff_shows_what_else_a_rule_says():

@@ -180,7 +180,7 @@ def _places(value, path=()):
             yield from _places(inner, (*path, index))
 
 
-OPEN = {"custom", "headers", "overrides", "plans", "by"}  # the keys of these are the author's own
+OPEN = {"cost", "custom", "headers", "overrides", "plans", "by"}  # the keys of these are the author's own
 
 
 @settings(max_examples=100)
