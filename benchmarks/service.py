@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,8 @@ def compare_service(settings: Settings) -> list[Row]:
         quiet = stack.enter_context(_service(folder / "quiet.db", redis))
         loud = stack.enter_context(_service(folder / "loud.db", redis, RATEKIT_LOG_CHECKS="all", RATEKIT_TRACING="on"))
         crowded = stack.enter_context(_service(folder / "crowded.db", redis, keys=100_000, plans=1_000))
+        few = stack.enter_context(_service(folder / "few.db", redis, keys=10, plans=10))
+        others = [stack.enter_context(_service(folder / "quiet.db", redis, is_seeded=True)) for _ in range(2)]
         fastapi = stack.enter_context(_nothing("fastapi_nothing", folder))
         asgi = stack.enter_context(_nothing("asgi_nothing", folder))
         check, batch = quiet.case(_CHECK), quiet.case({"checks": [_CHECK] * _BATCH}, "/v1/check/batch", _BATCH)
@@ -52,8 +54,9 @@ def compare_service(settings: Settings) -> list[Row]:
             Pair("/v1/check on Redis / ASGI application that does nothing", check, asgi, 1 / 0.45),
             Pair("99th percentile / median of /v1/check", quiet.tail, lambda: 1.0, 2.5),
             Pair(f"one check of a batch of {_BATCH} / one alone", batch, check, 1 / 8),
-            Pair("with 100 000 keys and 1 000 plans / with one", crowded.case(_CHECK), check, 1.1),
+            Pair("with 100 000 keys and 1 000 plans / with ten of each", crowded.case(_CHECK), few.case(_CHECK), 1.1),
             Pair("with a log line and a span for each check / without", loud.case(_CHECK), check),
+            Pair("a change reaches two other instances, in seconds", lambda: _change_seconds(quiet, others), lambda: 1.0, 1),
             Pair("start until ready, in seconds", lambda: _start_seconds(folder, redis), lambda: 1.0, 1.5),
         ]
         return measure(_SECTION, pairs, rounds)
@@ -86,9 +89,11 @@ class _Served:
 
 
 @contextmanager
-def _service(database: Path, store: str, *, keys: int = 1, plans: int = 1, **variables: str) -> Iterator[_Served]:
+def _service(
+    database: Path, store: str, *, keys: int = 1, plans: int = 1, is_seeded: bool = False, **variables: str
+) -> Iterator[_Served]:
     url = f"sqlite:///{database}"
-    key = _seed(url, keys, plans)
+    key = "" if is_seeded else _seed(url, keys, plans)
     port = server.free_port()
     environment = {"RATEKIT_DATABASE_URL": url, "RATE_LIMIT_STORE_URL": store, "RATEKIT_ADMIN_TOKEN": _TOKEN}
     environment |= {"RATEKIT_LOG_CHECKS": "none", "RATEKIT_TRACING": "off"} | variables
@@ -169,6 +174,22 @@ def _start_seconds(folder: Path, store: str) -> float:
     output: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with server.web_server(command, port, env=os.environ | variables, **output) as address:
         return server.wait_until(_answering(f"{address}/v1/ready"), "it is not ready") - begun
+
+
+def _change_seconds(writer: _Served, others: Sequence[_Served]) -> float:
+    """Return how long a write takes from its answer until two other instances have it."""
+    headers = {"authorization": f"Bearer {_TOKEN}", "content-type": "application/json"}
+    name = json.dumps({"name": f"acme {time.monotonic_ns()}"}).encode()
+    with urlopen(Request(f"{writer.url}/v1/admin/tenants/ten_1", name, headers, method="PATCH"), timeout=5) as answer:
+        answer.read()
+    begun, version = time.monotonic(), _version(writer)
+    reached = [server.wait_until(lambda one=one: _version(one) >= version, "a change was not seen") for one in others]
+    return max(reached) - begun
+
+
+def _version(served: _Served) -> int:
+    with urlopen(f"{served.url}/v1/ready", timeout=5) as answer:
+        return int(json.load(answer)["config_version"])
 
 
 def _answering(url: str) -> Callable[[], bool]:
