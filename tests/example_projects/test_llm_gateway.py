@@ -62,14 +62,14 @@ def test_answer_costs_what_it_was_and_not_what_it_might_have_been(gateway):
     answer = ask(gateway, "one two three", max_tokens=5000)
     assert answer.json() == {"answer": "three two one", "usage": {"tokens": 6}}
     assert answer.headers["RateLimit-Limit"] == "60"  # what it has cost is known by then: more of the requests
-    wait_until(lambda: (spent(gateway), spent(gateway, limit="60s")) == (6, 1), "it is not settled", 10)  # after the last byte
+    wait_until(lambda: (spent(gateway), spent(gateway, limit="60s")) == (6, 1), "it is not settled", 10)
 
 
 def test_61st_request_of_a_minute_is_refused_though_tokens_are_left(gateway):
     answers = [ask(gateway, "hi", max_tokens=1) for _ in range(61)]
     assert [answer.status_code for answer in answers] == [200] * 60 + [429]
     assert answers[-1].json()["violated-policies"] == ["minute"]
-    wait_until(lambda: spent(gateway) == 120, "it is not settled", 10)  # after the last byte
+    wait_until(lambda: spent(gateway) == 120, "it is not settled", 10)
 
 
 def test_tokens_of_a_stream_that_runs_are_spent_for_others_until_it_has_ended(gateway):
@@ -127,7 +127,7 @@ def test_client_that_hangs_up_has_spent_what_was_said(gateway):
 
 def test_model_that_fails_before_its_first_token_costs_nothing_and_later_what_was_said(gateway):
     assert ask(gateway, "say break").status_code == 502
-    wait_until(lambda: (spent(gateway), spent(gateway, limit="60s")) == (0, 0), "it is not settled", 10)  # after the last byte
+    wait_until(lambda: (spent(gateway), spent(gateway, limit="60s")) == (0, 0), "it is not settled", 10)
     streamed = ask(gateway, "break it now", stream=True)
     assert streamed.text.count("token") == 2
     assert 'data: {"error": "the model is broken"}' in streamed.text
