@@ -32,6 +32,7 @@ _LONGEST_QUERY = 4096
 _LONGEST_COST = 500
 _ONE_HOP = TrustedProxies.of(1)
 _STATUSES = {200: b"ok", 401: b"unauthorized", 403: b"forbidden", 429: b"limited", 503: b"unavailable"}
+_CAUSED = (400, 404, 413, 422)  # what is wrong with a question
 STATUS_WORDS = tuple(word.decode() for word in _STATUSES.values())
 
 
@@ -148,9 +149,14 @@ def _refuse(given: Mapping[str, str]) -> int:
 
 
 def _with_status(answer: Answer, refuse: int) -> Answer:
-    """Return the answer with a line that tells a refusal from a bad key, whatever its status; nginx passes no 429 on."""
+    """Return the answer with a line that tells a refusal from a bad key, whatever its status; nginx passes no 429 on.
+
+    Nor a 400 or a 422, which a client can cause by a subject that is empty or too long: a proxy that lets pass what it does
+    not understand would let that pass. So these are refused by the same status, if it is not 429.
+    """
     line = (STATUS_HEADER, _STATUSES.get(answer.status, b"error"))
-    return Answer(refuse if answer.status == 429 else answer.status, [*answer.headers, line], answer.body)
+    status = refuse if answer.status == 429 or (refuse != 429 and answer.status in _CAUSED) else answer.status
+    return Answer(status, [*answer.headers, line], answer.body)
 
 
 def _problem(detail: str) -> Answer:

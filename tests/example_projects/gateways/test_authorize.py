@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -190,3 +191,46 @@ def test_service_that_hangs_is_open_or_closed_within_the_time_limit(proxy, way, 
         finally:
             gateway.service.program.send_signal(signal.SIGCONT)
         assert min(took) < proxy.hung_seconds
+
+
+ODD: dict[str, dict[str, str]] = {
+    "no subject": {},
+    "an empty subject": {"x-user": ""},
+    "a subject that is too long": {"x-user": "u" * 300},
+    "a subject of 7000 bytes": {"x-user": "u" * 7000},
+}
+
+
+@every_proxy
+def test_client_cannot_make_a_question_that_nobody_decides(proxy, tmp_path, redis_server):
+    """A question that makes no sense is not an outage: where the proxy is open then, a client would have no limit."""
+    with running(proxy, tmp_path, redis_server.url) as gateway:
+        for name, headers in ODD.items():
+            found = [gateway.client.get("/", headers=headers).status_code for _ in range(7)]
+            assert found[-1] in (400, 403, 422, 429), (name, found)
+
+
+@every_proxy
+def test_spelling_of_a_request_is_no_way_around(proxy, tmp_path, redis_server):
+    """Old versions, whole URLs as targets, escapes, several paths: all count for the same subject."""
+    with running(proxy, tmp_path, redis_server.url) as gateway:
+        port = gateway.client.base_url.port
+        lines = [
+            "GET / HTTP/1.0", f"GET http://127.0.0.1:{port}/ HTTP/1.1", "GET /%2e%2e/%2f HTTP/1.1", "GET //x HTTP/1.1",
+            "POST /?a=%00 HTTP/1.1", "HEAD / HTTP/1.1", "OPTIONS / HTTP/1.1", "GET /a;b=c HTTP/1.1", "DELETE /x HTTP/1.1",
+        ]  # fmt: skip
+        passed = [line for line in lines if 200 <= _raw(port, line) < 300]
+        assert len(passed) <= 5
+        assert get(gateway.client).status_code == 429 or len(passed) < 5
+        for _ in range(6):
+            get(gateway.client)
+        assert [line for line in lines if 200 <= _raw(port, line) < 300] == []
+
+
+def _raw(port: int | None, line: str) -> int:
+    """Send a request as it is written. Returns the status of the answer; 0 if the connection is closed."""
+    head = f"{line}\r\nhost: 127.0.0.1\r\nx-user: 42\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", port or 0), timeout=20) as connection:
+        connection.sendall(head.encode())
+        answer = connection.recv(65536)
+    return int(answer.split()[1]) if answer.startswith(b"HTTP/") else 0

@@ -114,6 +114,17 @@ async def test_question_that_makes_no_sense_is_answered_with_what_is_wrong(path,
     assert sentence in json.loads(body)["detail"]
 
 
+@pytest.mark.parametrize(("refuse", "status"), [("403", 403), ("429", 400)])
+async def test_question_that_a_client_can_spoil_is_refused_where_the_proxy_would_take_it_for_an_outage(refuse, status):
+    answered, headers, _ = await ask(app(), "/v1/authorize", f"resource=orders&refuse={refuse}")
+    assert (answered, headers["x-ratelimit-status"]) == (status, "error")
+
+
+async def test_cost_by_unit_is_read():
+    await ask(app(), "/v1/authorize", "resource=orders&cost=tokens=800,pages=2", x_ratekit_subject="user:42")
+    assert asked[-1].cost == {"tokens": 800, "pages": 2}
+
+
 async def test_same_value_twice_is_one_value():
     await ask(app(), "/v1/authorize", "resource=a", x_ratekit_subject=["42", "42"])
     assert asked[0].subject == "42"
