@@ -59,12 +59,13 @@ KEYS: dict[str, Any] = {
     "EXEMPT": (),
     "PLANS": None,
     "PLAN_OF": None,
+    "ADMIN_LOGIN": None,
 }
 
 
 CHECKED = (
     "identify", "anonymous", "mode", "fleet_mode", "follows_overrides", "writer", "template", "proxies", "plans", "plan_of",
-    "violations", "rules_source",
+    "violations", "rules_source", "admin_login",
 )  # fmt: skip
 DATABASE = "database"  # RULES_SOURCE: that of Django, where ratekit_django.database has its tables
 
@@ -151,6 +152,13 @@ class Conf:
     def rules(self) -> UrlRules:
         """RULES, DEFAULT and EXEMPT: limits by URL names and patterns."""
         return UrlRules(self["RULES"], self["DEFAULT"], self["EXEMPT"])
+
+    @cached_property
+    def admin_login(self) -> tuple[ViewLimit, ...]:
+        """ADMIN_LOGIN: how many logins may fail on the admin's login page, of an address and of an account."""
+        from ratekit_django.logins import admin_login_limits
+
+        return admin_login_limits(self["ADMIN_LOGIN"])
 
     @cached_property
     def plans(self) -> Plans:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction
@@ -12,7 +13,8 @@ from django.http.response import HttpResponseBase
 from ratekit.core.errors import ConfigurationError
 from ratekit.web.view_decorator import LimitDecorator, decorating, limits_on, marked
 from ratekit.web.view_limit import ViewLimit, view_limit
-from ratekit_django import responses
+from ratekit_django import logins as _logins  # noqa: F401 - it adds the outcomes that Django's signals tell of
+from ratekit_django import responses, settling
 from ratekit_django.decisions import adecide, decide
 from ratekit_django.requests import Dispatch, RequestState
 
@@ -65,8 +67,19 @@ def _waiting(view: Callable[..., Any], limits: tuple[ViewLimit, ...]) -> Callabl
         with _dispatch_of(request, limits, name) as dispatch:
             response: Any = responses.respond(request, decide(limits, request, name))
             if response is None:
-                response = view(request, *args, **kwargs)
-            return _finished(request, response, dispatch) if inspect.isawaitable(response) else _headed(request, response)
+                try:
+                    response = view(request, *args, **kwargs)
+                except Exception as error:
+                    if _ends_here(request, dispatch):
+                        settling.conclude_exception(dispatch.ledger, request, error)
+                        settling.settle_now(dispatch.ledger)
+                    raise
+            if inspect.isawaitable(response):
+                return _finished(request, response, dispatch)
+            response = _headed(request, response, dispatch)
+            if _is_over(response, dispatch):
+                settling.settle_now(dispatch.ledger)
+            return response
 
     return limited_view
 
@@ -75,11 +88,11 @@ def _awaiting(view: Callable[..., Any], limits: tuple[ViewLimit, ...]) -> Callab
     name = _name_of(view)
 
     async def limited_view(request: Any, *args: Any, **kwargs: Any) -> Any:
-        with _dispatch_of(request, limits, name):
+        with _dispatch_of(request, limits, name) as dispatch:
             response: Any = responses.respond(request, await adecide(limits, request, name))
             if response is None:
-                response = view(request, *args, **kwargs)
-            return _headed(request, await response if inspect.isawaitable(response) else response)
+                return await _answered(request, partial(view, request, *args, **kwargs), dispatch)
+            return _headed(request, response, dispatch)
 
     return limited_view
 
@@ -91,14 +104,45 @@ def _dispatch_of(request: Any, limits: tuple[ViewLimit, ...], name: str) -> Disp
 
 async def _finished(request: Any, response: Awaitable[Any], dispatch: Dispatch) -> Any:
     with dispatch:
-        return _headed(request, await response)
+        return await _answered(request, lambda: response, dispatch)
 
 
-def _headed(request: Any, response: Any) -> Any:
+async def _answered(request: Any, view: Callable[[], Any], dispatch: Dispatch) -> Any:
+    """Let a view answer, awaiting, and end what is held for the request, unless the middleware will."""
+    try:
+        response = view()
+        response = await response if inspect.isawaitable(response) else response
+    except BaseException as error:
+        if _ends_here(request, dispatch):
+            if isinstance(error, Exception):
+                settling.conclude_exception(dispatch.ledger, request, error)
+            await settling.asettle_now(dispatch.ledger, request)
+        raise
+    response = _headed(request, response, dispatch)
+    if _is_over(response, dispatch):
+        await settling.asettle_now(dispatch.ledger, request)
+    return response
+
+
+def _ends_here(request: Any, dispatch: Dispatch) -> bool:
+    """Whether no middleware sees the response of a view: there is none, or another view has called this one."""
+    return dispatch.is_called_within or not RequestState.of(request).has_middleware
+
+
+def _is_over(response: Any, dispatch: Dispatch) -> bool:
+    """Whether a view that another one has called is over with its response: nobody closes it."""
+    return dispatch.is_called_within and not getattr(response, "streaming", False)
+
+
+def _headed(request: Any, response: Any, dispatch: Dispatch) -> Any:
     """Write the headers, unless the middleware will: it stands outside of what caches responses."""
-    if not isinstance(response, HttpResponseBase) or RequestState.of(request).has_middleware:
+    if not isinstance(response, HttpResponseBase) or not _ends_here(request, dispatch):
         return response
-    return responses.with_headers(request, response)
+    if RequestState.of(request).has_middleware:
+        settling.conclude_response(dispatch.ledger, request, response)
+        settling.settle_on_close(dispatch.ledger, response)
+        return response
+    return responses.ended(request, response)
 
 
 def _is_async(view: Callable[..., Any]) -> bool:

@@ -16,8 +16,10 @@ from ratekit.web.view_limit import ViewLimit
 from ratekit_django.conf import conf
 from ratekit_django.decisions import adecide, decide
 from ratekit_django.document_rules import adecide_document, decide_document
+from ratekit_django.logins import is_admin_login
 from ratekit_django.requests import Dispatch, RequestState
-from ratekit_django.responses import respond, with_headers
+from ratekit_django.responses import ended, respond
+from ratekit_django.settling import asettle_now
 from ratekit_django.urls import method_of, url_of
 
 
@@ -41,12 +43,16 @@ class RateLimitMiddleware:
         if self.is_async:
             return self._answer(request)
         with _dispatch_of(request):
-            return with_headers(request, self.get_response(request))
+            return ended(request, self.get_response(request))
 
     async def _answer(self, request: HttpRequest) -> HttpResponseBase:
         with _dispatch_of(request):
-            response: HttpResponseBase = await self.get_response(request)
-            return with_headers(request, response)
+            try:
+                response: HttpResponseBase = await self.get_response(request)
+            except BaseException:  # the client has hung up: the request counts
+                await asettle_now(RequestState.of(request).ledger, request)
+                raise
+            return ended(request, response)
 
     def _limit(self, request: HttpRequest, *_: Any) -> HttpResponse | None:
         if conf.rules_source is not None and (refused := respond(request, decide_document(request))) is not None:
@@ -81,8 +87,9 @@ def _dispatch_of(request: HttpRequest) -> Dispatch:
 
 def _rules_of(request: HttpRequest) -> list[ViewLimit]:
     rules = conf.rules
+    of_login = [*conf.admin_login] if conf.admin_login and is_admin_login(request) else []
     if rules.is_empty:
-        return []
+        return of_login
     url = url_of(request)
     found = rules.find(method_of(request), url.route, url.name)
-    return [] if found is None else [found]
+    return of_login if found is None else [*of_login, found]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import weakref
-from collections.abc import Callable, Container, MutableMapping, Sequence
+from collections.abc import Callable, Container, Iterable, MutableMapping, Sequence
 from contextvars import ContextVar, Token
 from typing import Any, Self
 
@@ -18,7 +18,9 @@ from django.http.multipartparser import MultiPartParser, MultiPartParserError
 from django.http.request import RawPostDataException, UnreadablePostError
 
 from ratekit.core.errors import UnusableRequestError
+from ratekit.core.limits import REQUESTS
 from ratekit.core.results import RateLimitResult
+from ratekit.limiter.reservations import Reservation
 from ratekit.web.client_address import TrustedProxies
 from ratekit.web.decide import LEDGER, Ledger
 from ratekit.web.identity import KeyFunction, body_too_long
@@ -131,7 +133,7 @@ class Dispatch:
     A context manager: while it is entered, it is the dispatch of its request.
     """
 
-    __slots__ = ("_tokens", "deciders", "has_inner", "identity", "ledger", "state")
+    __slots__ = ("_tokens", "deciders", "has_inner", "identity", "is_called_within", "ledger", "outcomes", "state")
 
     def __init__(self, state: RequestState, ledger: Ledger) -> None:
         self.state = state
@@ -139,9 +141,13 @@ class Dispatch:
         self.deciders: list[object] = []  # the views, rules and throttles that have decided
         self.has_inner = False  # another dispatch has begun in this one
         self.identity: str | None = None  # the subject of the project
+        self.outcomes: set[str] = set()  # what Django's signals have said of it
+        self.is_called_within = False  # it was begun in another dispatch, which makes the response that is sent
         self._tokens: list[Token[Dispatch | None]] = []
 
     def __enter__(self) -> Self:
+        outer = _running.get()
+        self.is_called_within = outer is not None and outer.ledger is not self.ledger
         self._tokens.append(_running.set(self))
         return self
 
@@ -157,6 +163,7 @@ class Dispatch:
         dispatch = Dispatch(self.state, Ledger())
         if not self.has_inner and decider not in self.deciders:
             dispatch.ledger, dispatch.deciders, dispatch.identity = self.ledger, self.deciders, self.identity
+            dispatch.outcomes = self.outcomes
         self.has_inner = True
         dispatch.deciders.append(decider)
         return dispatch
@@ -194,6 +201,28 @@ class RequestState:
         """Whether a limit has said no, one with block=False or in monitor mode included."""
         return any(result.is_over_limit for result in self.ledger.results)
 
+    def add(self, amount: int | None = None, /, **units: int) -> None:
+        """Add to what the request has cost so far, for limits with an estimate: the sum is its actual cost."""
+        for reservation in self._estimates(units):
+            reservation.add(amount, **units)
+
+    def settle(self, actual: int | None = None, /, **units: int) -> None:
+        """Say what the request has cost, for limits with an estimate: a number, or numbers by unit."""
+        for reservation in self._estimates(units):
+            reservation.settle(actual, **units)
+
+    def _estimates(self, units: Iterable[str]) -> list[Reservation]:
+        """Return what was reserved by an estimate, of limits that count some units; all of it if none of them does."""
+        spent = self.ledger.spent
+        both = [pair for one in spent for pair in zip(one.group.checks, one.reservations, strict=True)]
+        found = [
+            (check.call.compiled.units or (REQUESTS,), reservation)
+            for check, reservation in both
+            if reservation is not None and check.charging is not None and check.charging.estimate is not None
+        ]
+        counting = [reservation for counted, reservation in found if set(units) <= set(counted)]
+        return counting or [reservation for _, reservation in found]
+
     def begin(self) -> Dispatch:
         """Begin the outermost dispatch of the request."""
         outer = self._outer
@@ -219,13 +248,18 @@ class RequestState:
         """
         dispatch = self.dispatch
         if decider in dispatch.deciders or dispatch.has_inner:
-            dispatch.ledger, dispatch.deciders, dispatch.identity = Ledger(), [], None
+            dispatch.ledger, dispatch.deciders, dispatch.identity, dispatch.outcomes = Ledger(), [], None, set()
             dispatch.has_inner = False
         dispatch.deciders.append(decider)
         return dispatch.ledger
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()  # a request that is pickled or copied deeply has not been decided
+
+
+def running_dispatch() -> Dispatch | None:
+    """Return the dispatch that runs in this context, of whichever request."""
+    return _running.get()
 
 
 def _shared(request: Any) -> MutableMapping[str, Any]:

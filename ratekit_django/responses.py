@@ -16,6 +16,7 @@ from ratekit.web.answers import ErrorResponse
 from ratekit.web.decide import Verdict
 from ratekit_django.conf import conf
 from ratekit_django.requests import RequestState
+from ratekit_django.settling import conclude_response, settle_on_close
 
 Response = TypeVar("Response", bound=HttpResponseBase)
 OWN_TEMPLATE = "ratekit/429.html"
@@ -36,7 +37,15 @@ def respond(request: Any, verdict: Verdict) -> HttpResponse | None:
 
 def with_headers(request: Any, response: Response) -> Response:
     """Write the headers of what was decided about a request on its response, and keep caches from storing a 429."""
-    conf.writer.write(response.headers, RequestState.of(request).ledger.results, status=response.status_code)
+    ledger = RequestState.of(request).ledger
+    conclude_response(ledger, request, response)
+    conf.writer.write(response.headers, ledger.results, status=response.status_code)
+    return response
+
+
+def ended(request: Any, response: Response) -> Response:
+    """Write the headers of a response that a server sends, and settle what was reserved when the server closes it."""
+    settle_on_close(RequestState.of(request).ledger, with_headers(request, response))
     return response
 
 

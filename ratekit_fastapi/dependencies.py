@@ -95,7 +95,7 @@ class RateLimiterDependency(RateLimiterMark):
 
     def __init__(
         self,
-        max_requests: int | None = None,
+        max_requests: int | str | None = None,
         expiry: float | None = None,
         *,
         limits: RuleLimits | LimitsFunction | None = None,
@@ -343,7 +343,7 @@ class ProjectRateLimiter(RateLimiterDependency):
 
     def __init__(
         self,
-        max_requests: int | None = None,
+        max_requests: int | str | None = None,
         expiry: float | None = None,
         *,
         anonymous: str | None = None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import Any, NamedTuple, TypedDict
@@ -24,6 +24,7 @@ Outcome = int | str | Iterable[int | str] | Callable[[Any], bool]  # statuses, c
 Share = float | Callable[[Any], Any]
 Anchor = int | date | Callable[[Any], Any]
 _HEADER = re.compile(r"header:([!#$%&'*+.^_`|~0-9A-Za-z-]+)")
+_words: dict[str, Callable[[Any], bool]] = {}  # of frameworks, such as Django's "login_failed"
 _log = logging.getLogger("ratekit.web")
 
 
@@ -33,17 +34,20 @@ class ResponseHead(NamedTuple):
     status_code: int
     headers: Mapping[str, str] = {}  # names in lower case
     native: Any = None  # the framework's response
+    request: Any = None  # the framework's request, for the words of a framework
 
 
 class Outcomes:
     """Some outcomes of requests, by the status of the response or by what a callable says of it."""
 
-    __slots__ = ("_classes", "_function", "_statuses", "name")
+    __slots__ = ("_classes", "_function", "_statuses", "_words", "name")
 
     def __init__(self, name: str, given: Outcome) -> None:
         self.name = name
         self._function = given if callable(given) else None
-        texts = [] if callable(given) else _texts(name, given)
+        items = [] if callable(given) else _items(given)
+        self._words = [_words[item] for item in items if item in _words]
+        texts = [] if callable(given) else _texts(name, given, [item for item in items if item not in _words])
         self._classes = {int(text[0]) for text in texts if text.endswith("xx")}
         self._statuses = {int(text) for text in texts if not text.endswith("xx")}
         if is_awaited(given):
@@ -52,7 +56,8 @@ class Outcomes:
     def matches(self, head: ResponseHead, on_fault: bool) -> bool:
         """Whether a response is one of them. A callable that raises, or answers neither True nor False, is logged."""
         if self._function is None:
-            return head.status_code in self._statuses or head.status_code // 100 in self._classes
+            is_one = head.status_code in self._statuses or head.status_code // 100 in self._classes
+            return is_one or any(word(head.request) for word in self._words)
         try:
             answer = self._function(head if head.native is None else head.native)
         except Exception:  # noqa: BLE001 - the application's own: a response that starts is not to fail because of it
@@ -71,7 +76,7 @@ class ChargingOptions(TypedDict, total=False):
     - estimate: what a request costs for now: a number, one for each unit, or a callable of the request. It is settled when
       the response has ended
     - actual: "header:x-usage-tokens": the response says what the request has cost. hide removes that header
-    - count: only these outcomes count: statuses, classes ("4xx"), or a callable of the response
+    - count: only these outcomes count: statuses, classes ("4xx"), a framework's words, or a callable of the response
     - reset_when: these outcomes forget what was counted, in the same words
     - share: the fraction of each capacity that the request may use, or a callable of the request
     - anchor: from when periods of calendars are counted, or a callable of the request
@@ -157,12 +162,23 @@ _READ: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _texts(name: str, given: Any) -> list[str]:
-    items = [given] if isinstance(given, int | str) else list(given) if isinstance(given, Iterable) else []
+def add_outcome(word: str, function: Callable[[Any], bool]) -> None:
+    """Let a framework name an outcome: function says of a request, which is None for other fronts, whether it was one."""
+    _words[word] = function
+
+
+def _items(given: Any) -> list[Any]:
+    return [given] if isinstance(given, int | str) else list(given) if isinstance(given, Iterable) else []
+
+
+def _texts(name: str, given: Any, items: Sequence[Any]) -> list[str]:
     texts = [str(item).lower() for item in items if type(item) in (int, str)]
-    if len(texts) != len(items) or not texts or not all(re.fullmatch(r"[1-5](xx|\d\d)", text) for text in texts):
+    is_read = len(texts) == len(items) and all(re.fullmatch(r"[1-5](xx|\d\d)", text) for text in texts)
+    if not is_read or not _items(given):
+        known = "".join(f", {word!r}" for word in _words)
         raise ConfigurationError(
-            f"{name} {given!r} is neither a status (401), a class of them ('4xx'), several, nor a callable of the response"
+            f"{name} {given!r} is neither a status (401), a class of them ('4xx'){known}, several, "
+            "nor a callable of the response"
         )
     return texts
 

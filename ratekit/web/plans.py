@@ -138,12 +138,19 @@ def asked_for_limits(function: LimitsFunction | PlanFunction | None) -> Callable
 
 
 def declared(
-    max_requests: int | None,
+    max_requests: int | str | None,
     expiry: float | None,
     limits: RuleLimits | LimitsFunction | None,
     policy: Policy | Limit | None,
 ) -> Declared:
-    """Read what a limiter of a route is declared with: max_requests with expiry, limits, or policy."""
+    """Read what a limiter of a route is declared with: max_requests with expiry, limits, or policy.
+
+    A rate may stand first: "5/min" in place of max_requests is the same as limits="5/min".
+    """
+    if isinstance(max_requests, str):
+        if expiry is not None or limits is not None or policy is not None:
+            raise ConfigurationError(f"rate {max_requests!r} says all that is allowed: give nothing else beside it")
+        max_requests, limits = None, max_requests
     given = [max_requests is not None or expiry is not None, limits is not None, policy is not None]
     if sum(given) != 1:
         raise ConfigurationError("give exactly one of max_requests with expiry, limits, or policy")
@@ -182,10 +189,6 @@ def _fixed(max_requests: int | None, expiry: float | None, policy: Policy | Limi
         raise ConfigurationError(f"policy {policy!r} is neither a Policy nor a Limit")
     if policy is not None:
         return as_rule_policy(UNNAMED_POLICY, policy)
-    if isinstance(max_requests, str):
-        raise ConfigurationError(
-            f"max_requests {max_requests!r} is not a number: a rate is given as limits={max_requests!r}"
-        )
     if max_requests is None or expiry is None:
         raise ConfigurationError(f"max_requests {max_requests!r} and expiry {expiry!r} have to be given together")
     try:

@@ -124,7 +124,7 @@ class ViewLimit(NamedTuple):
 
 
 def view_limit(
-    max_requests: int | None = None,
+    max_requests: int | str | None = None,
     expiry: float | None = None,
     *,
     limits: RuleLimits | LimitsFunction | None = None,
@@ -141,7 +141,7 @@ def view_limit(
     block: bool = True,
     **charges: Unpack[ChargingOptions],
 ) -> ViewLimit:
-    """Limit a view: max_requests per expiry seconds, several limits, a policy, or what a callable of the request answers.
+    """Limit a view: max_requests per expiry seconds, a rate ("5/min"), several limits, a policy, or what a callable answers.
 
     by says who is limited: the project (default; what RATEKIT["IDENTIFY"] says), "user", "ip", "header:X-API-Key" and its
     like, "endpoint" for all together, a key function, or a callable of the request. limits "plan" asks the lookup of plans.

@@ -65,9 +65,10 @@ def test_misspelt_argument_is_an_error_that_names_the_right_one():
         install(app)
 
 
-def test_rate_in_place_of_a_number_is_an_error_that_shows_the_way():
-    with pytest.raises(ConfigurationError, match="a rate is given as limits='5/min'"):
-        rate_limit("5/min")
+def test_rate_may_stand_first_and_says_all():
+    assert rate_limit("5/min").limit == rate_limit(limits="5/min").limit
+    with pytest.raises(ConfigurationError, match="rate '5/min' says all that is allowed: give nothing else beside it"):
+        rate_limit("5/min", 60)
 
 
 def test_second_installation_is_an_error(make_app):

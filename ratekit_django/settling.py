@@ -1,0 +1,94 @@
+"""The end of a request: what was reserved for it is settled when its response is closed, after the last byte.
+
+A view that another view calls makes no response of its own that a server closes: there, the end is when the view returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from typing import Any
+
+from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
+from django.http import FileResponse, Http404
+from django.http.multipartparser import MultiPartParserError
+
+from ratekit.limiter.limiters import shielded
+from ratekit.web.charging import ResponseHead
+from ratekit.web.decide import Ledger
+from ratekit.web.drivers import arun, run
+from ratekit.web.settling import conclude, fail, finish
+from ratekit_django.conf import conf
+from ratekit_django.decisions import awaited_limiter
+
+_BAD = (BadRequest, SuspiciousOperation, MultiPartParserError)
+
+
+def conclude_response(ledger: Ledger, request: Any, response: Any) -> None:
+    """Take note of a response, before headers are written on it, and remove those headers that only ratekit reads."""
+    if not ledger.is_held:
+        return
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    for name in conclude(ledger, ResponseHead(response.status_code, headers, response, request)):
+        del response.headers[name]
+
+
+def settle_on_close(ledger: Ledger, response: Any) -> None:
+    """Settle what was reserved when the server closes the response."""
+    if not ledger.is_held:
+        return
+    if response.streaming and not isinstance(response, FileResponse):
+        watch: Any = _awaited if response.is_async else _watched
+        response.streaming_content = watch(ledger, response.streaming_content)
+    response._resource_closers.append(_Closer(ledger))  # noqa: SLF001 - as Django does with the files of a response
+
+
+def conclude_exception(ledger: Ledger, request: Any, error: Exception) -> None:
+    """Take note of an exception that a view has raised, by the status that Django answers it with."""
+    known = 404 if isinstance(error, Http404) else 403 if isinstance(error, PermissionDenied) else None
+    status = 400 if isinstance(error, _BAD) else known
+    if status is None:
+        fail(ledger)
+    elif ledger.is_held:
+        conclude(ledger, ResponseHead(status, request=request))
+
+
+def settle_now(ledger: Ledger) -> None:
+    """Settle what was reserved, waiting."""
+    if ledger.is_held:
+        run(finish(ledger, conf.limiter().store.place), conf.limiter())
+
+
+async def asettle_now(ledger: Ledger, request: Any) -> None:
+    """Settle what was reserved, awaiting, even if the request is cancelled meanwhile."""
+    if ledger.is_held:
+        await shielded(arun(finish(ledger, conf.limiter().store.place), awaited_limiter(request)))
+
+
+class _Closer:
+    """Settles when a response is closed. A copy of the response, as in a cache, has nothing to settle."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def __call__(self) -> None:
+        settle_now(self._ledger)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (Ledger(),)
+
+
+def _watched(ledger: Ledger, content: Iterable[Any]) -> Iterator[Any]:
+    try:
+        yield from content
+    except Exception:
+        fail(ledger)
+        raise
+
+
+async def _awaited(ledger: Ledger, content: AsyncIterable[Any]) -> AsyncIterator[Any]:
+    try:
+        async for part in content:
+            yield part
+    except Exception:
+        fail(ledger)
+        raise
