@@ -17,6 +17,7 @@ from ratekit_django.apply import (
 from ratekit_django.conf import get_async_limiter, get_limiter, get_plans
 from ratekit_django.decisions import client_address
 from ratekit_django.decorators import RateLimitMixin, rate_limit
+from ratekit_django.requests import usage_of
 
 __all__ = [
     "RateLimitExceeded",
@@ -32,4 +33,5 @@ __all__ = [
     "get_limiter",
     "get_plans",
     "rate_limit",
+    "usage_of",
 ]

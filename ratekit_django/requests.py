@@ -257,6 +257,11 @@ class RequestState:
         return type(None), ()  # a request that is pickled or copied deeply has not been decided
 
 
+def usage_of(request: Any) -> RequestState:
+    """Return `request.ratekit`: what was decided about a request, and where a view says what it has cost."""
+    return RequestState.of(request)
+
+
 def running_dispatch() -> Dispatch | None:
     """Return the dispatch that runs in this context, of whichever request."""
     return _running.get()
