@@ -11,6 +11,8 @@ import pytest
 from django.contrib.auth import authenticate, login
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
+from django.core.signals import request_finished
+from django.db import close_old_connections
 from django.http import Http404, HttpResponse, StreamingHttpResponse
 from django.test import AsyncRequestFactory, Client, RequestFactory
 from django.urls import include, path
@@ -22,6 +24,14 @@ from ratekit_django import rate_limit
 pytestmark = pytest.mark.usefixtures("ratekit_clock")
 LLM = Policy("llm", ["60/min", Limit(1000, 60, unit="tokens")])
 FAILED = rate_limit("5/15min", by="ip", count=(401, 403))
+
+
+@pytest.fixture(autouse=True)
+def closing_touches_no_database():
+    """As Django's test client does where it closes a response."""
+    request_finished.disconnect(close_old_connections)
+    yield
+    request_finished.connect(close_old_connections)
 
 
 def by_status(request):
