@@ -26,7 +26,12 @@ DOCUMENT = {
         {"name": "search", "match": {"path": "/search/*", "method": "GET"}, "by": "ip", "limits": ["2/min", "9/h"]},
         {"name": "orders", "match": {"path": "/orders/{id}"}, "by": "header:x-user", "limits": "3/min", "cost": 2},
         {"name": "trial", "match": {"headers": {"x-trial": "yes"}}, "by": "everyone", "limits": "1/min", "mode": "monitor"},
-        {"name": "tokens", "by": {"org": "header:org", "model": "header:model"}, "limits": ["5/min", "1000 tokens/min"]},
+        {
+            "name": "tokens",
+            "by": {"org": "header:org", "model": "header:model"},
+            "limits": ["5/min", "1000 tokens/min"],
+            "cost": {"tokens": 1},
+        },
         {
             "name": "users",
             "by": "header:user",
