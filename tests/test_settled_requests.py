@@ -24,8 +24,9 @@ from ratekit.limiter.reservations import Reservation
 from ratekit.stores.memory import shared
 from ratekit.telemetry import prometheus
 from ratekit_fastapi import PathRateLimiter, ReserveLimiter, install
-from support.counters import used_in
+from support.counters import cluster_client, used_in
 from support.settled_requests import BOTH, CASES, LLM, LOGINS, Answer, Declared, Send, limited, perform
+from support.topologies import start_cluster
 
 pytestmark = pytest.mark.filterwarnings("ignore::ratekit.web.options.UnverifiedIdentityWarning")
 FRONTS: dict[str, Callable[..., Iterator[Send]]] = {}
@@ -189,12 +190,23 @@ def flask_view(declared: tuple[Declared, ...], store: str, **options: Any) -> It
     yield wsgi_sender(flask_app(declared, store, **options))
 
 
-@pytest.fixture(params=["memory", "redis"])
+@pytest.fixture(scope="module")
+def cluster_url() -> Iterator[str]:
+    with start_cluster() as cluster:
+        yield cluster.url
+
+
+@pytest.fixture(params=["memory", "redis", "cluster"])
 def store(request: pytest.FixtureRequest) -> str:
     """The URL of each kind of store, empty."""
     if request.param == "memory":
         shared("settled").clear()
         return "memory://settled"
+    if request.param == "cluster":
+        url = request.getfixturevalue("cluster_url")
+        with cluster_client(url) as client:
+            client.flushall()
+        return f"{url}?socket_timeout=5&socket_connect_timeout=5"
     return f"{request.getfixturevalue('redis_server').url}?socket_timeout=5&socket_connect_timeout=5"
 
 

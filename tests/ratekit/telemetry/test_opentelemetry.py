@@ -72,6 +72,13 @@ def test_outage_has_an_error_type(reader):
     assert dict(point.attributes) == {"ratekit.policy": "search", "ratekit.result": "degraded", "error.type": "connection"}
 
 
+def test_reservation_that_cannot_be_settled_is_counted(reader):
+    limiter = RateLimiter(f"redis://127.0.0.1:{free_port()}")
+    limiter.settle(ONE, "user:42", "id", actual=0, known=1)
+    (point,) = points(reader, "ratekit.unsettled")
+    assert (point.attributes["ratekit.policy"], point.value) == ("search", 1)
+
+
 def test_rules_in_force_their_age_failures_and_cache_are_metrics(reader, tmp_path, ratekit_clock):
     path = tmp_path / "rules.yaml"
     path.write_text("rules: [{name: a, limits: 5/s}, {name: b, limits: 6/s}]")
