@@ -1,20 +1,23 @@
-"""The demo: a tenant with a plan of every algorithm and a key, made anew at each start, and a word about what to try."""
+"""The demo: a tenant with a plan of every algorithm and a key, in places of its own, and a word about what to try."""
 
 from __future__ import annotations
 
+import dataclasses
+import secrets
 import sys
 from collections.abc import MutableMapping
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import delete
-
-from ratekit.database import schema
+from ratekit import stores
+from ratekit.database import schema, urls
 from ratekit_service.administration import new_id
 from ratekit_service.checks.front import App, Front, Receive, Scope, Send
 from ratekit_service.database import Write
 from ratekit_service.keys.secrets import NewKey, make_key
 from ratekit_service.page.trials import TENANT, TENANT_LIMIT
 from ratekit_service.service import Service
+from ratekit_service.settings import Settings, variable_of
 
 PLANS: dict[str, dict[str, Any]] = {
     "token_bucket": {"algorithm": "token_bucket", "bucket_capacity": 10, "refill_rate_per_sec": 2},
@@ -23,6 +26,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "sliding_window_counter": {"algorithm": "sliding_window_counter", "limit": 10, "window_seconds": 10},
     "concurrency": {"algorithm": "concurrency", "limit": 3, "stale_after_seconds": 30},
 }
+_PRINTED = "demo_"  # how tokens begin that the demo has made; one that is configured is not printed
 _TEXT = """
 ratekit is listening on {url}
 
@@ -31,6 +35,7 @@ ratekit is listening on {url}
   metrics             {url}/metrics
   admin token         {token}
   demo key            {key}
+  kept                counters in this process, the rest in a temporary file: gone when it ends
 
 Allowed ten times in ten seconds, then refused:
   for i in $(seq 12); do curl -s -o /dev/null -w '%{{http_code}} ' {url}/v1/check -H 'x-api-key: {key}' \\
@@ -38,6 +43,20 @@ Allowed ten times in ten seconds, then refused:
 
 Ctrl-C ends it.
 """
+
+
+def apart(settings: Settings, folder: Path) -> Settings:
+    """Return settings with a store and a database that nobody else has, and a token. Says so if others are configured."""
+    configured = {"store_url": stores.DEFAULT_URL, "database_url": urls.DEFAULT_URL}
+    ignored = [variable_of(name) for name, default in configured.items() if getattr(settings, name) != default]
+    if ignored:
+        sys.stderr.write(f"The demo ignores {' and '.join(ignored)}: it has a store and a database of its own.\n")
+    return dataclasses.replace(
+        settings,
+        store_url=stores.DEFAULT_URL,
+        database_url=f"sqlite:///{folder}/ratekit.db",
+        admin_token=settings.admin_token or _PRINTED + secrets.token_hex(16),
+    )
 
 
 def seeded(front: Front) -> App:
@@ -59,7 +78,7 @@ def seeded(front: Front) -> App:
 
 
 async def seed(service: Service) -> str:
-    """Make the demo's tenant, plans and key, in place of those of an earlier start. Returns the key."""
+    """Make the demo's tenant, plans and key, in a database that has no tenant of that name. Returns the key."""
     made = await service.database.write(lambda write: _seed(write, service.settings.key_pepper), "demo")
     await service.refresher.refresh()
     service.demo_key = made.text
@@ -67,7 +86,6 @@ async def seed(service: Service) -> str:
 
 
 def _seed(write: Write, pepper: str) -> NewKey:
-    write.connection.execute(delete(schema.tenants).where(schema.tenants.c.name == TENANT))
     settings = {"service_limit": TENANT_LIMIT}  # the page hands the key to whoever opens it
     tenant_id = write.insert(schema.tenants, "tenant", {"id": new_id("ten"), "name": TENANT, "settings": settings})
     plans = {}
@@ -87,5 +105,6 @@ def _tell(service: Service, key: str) -> None:
     settings = service.settings
     scheme = "https" if settings.tls_certificate else "http"
     url = f"{scheme}://{settings.host}:{settings.port}"
-    sys.stderr.write(_TEXT.format(url=url, token=settings.admin_token or "none: administration is off", key=key))
+    token = settings.admin_token if settings.admin_token.startswith(_PRINTED) else f"that of {variable_of('admin_token')}"
+    sys.stderr.write(_TEXT.format(url=url, token=token, key=key))
     sys.stderr.flush()

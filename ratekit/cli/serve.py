@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import secrets
+import dataclasses
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import click
 
 from ratekit import stores
-from ratekit.core.errors import MissingExtraError
+from ratekit.core.errors import ConfigurationError, MissingExtraError
 from ratekit.database import urls
 
 _HELP = """Run the check service: limits over HTTP, for services in any language.
@@ -72,29 +71,21 @@ Other variables:
 @click.option(
     "--config", "file", metavar="FILE", help="A TOML file with settings, by the names of these options, or of settings."
 )
-@click.option("--demo", is_flag=True, default=None, help="Make a tenant with plans and a key, and say what to try.")
+@click.option("--demo", is_flag=True, default=None, help="A tenant with plans and a key, in places of its own, to try.")
 def serve(file: str | None, **given: Any) -> None:
     """Run the check service."""
     try:
-        from ratekit_service import settings
+        from ratekit_service import demo, settings
         from ratekit_service.server import run
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("ratekit"):
             raise
         raise MissingExtraError("ratekit serve", "service") from None
-    if not given["demo"]:
-        run(settings.load(given, file))
+    chosen = settings.load(given, file)
+    if not chosen.demo:
+        run(chosen)
         return
+    if given["store_url"] or given["database_url"]:
+        raise ConfigurationError("--demo has a store and a database of its own: leave out --store and --database")
     with tempfile.TemporaryDirectory(prefix="ratekit-demo-") as folder:
-        run(settings.load(_for_demo(given, Path(folder)), file))
-
-
-def _for_demo(given: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return settings that need nothing: a database that is gone afterwards, and a token if none is set."""
-    from ratekit_service.settings import variable_of
-
-    chosen = dict(given)
-    chosen["database_url"] = given["database_url"] or os.environ.get(urls.URL_VARIABLE) or f"sqlite:///{folder}/ratekit.db"
-    chosen["admin_token"] = os.environ.get(variable_of("admin_token")) or secrets.token_hex(16)
-    chosen["log_checks"] = given["log_checks"] or "none"
-    return chosen
+        run(dataclasses.replace(demo.apart(chosen, Path(folder)), log_checks=given["log_checks"] or "none"))

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import re
 import socket
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
+import httpx2
 import pytest
+import redis
 
 from ratekit.core.errors import ConfigurationError
 from ratekit_service import preflight
@@ -76,6 +80,46 @@ def test_taken_port_is_told_and_the_demo_does_not_say_that_it_listens(tmp_path):
         ended = served(tmp_path, {}, "--demo", "--port", str(port))
     assert ended.returncode == 2
     assert ended.stderr == f"ratekit: port {port} of 127.0.0.1 is taken by another program: choose one by --port\n"
+
+
+def test_demo_touches_no_configured_store_or_database_and_prints_no_configured_token(tmp_path, redis_server):
+    database, token = tmp_path / "production.db", "a-token-of-production"
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("CREATE TABLE tenants (name TEXT)")
+        connection.execute("INSERT INTO tenants VALUES ('demo')")
+        connection.commit()
+    before = database.read_bytes()
+    port = free_port()
+    settings = {"RATEKIT_DATABASE_URL": f"sqlite:///{database}", "RATE_LIMIT_STORE_URL": redis_server.url}
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.flushall()
+        with serving([*SERVE, "--demo", "--port", str(port)], port, tmp_path, RATEKIT_ADMIN_TOKEN=token, **settings) as url:
+            key = httpx2.get(f"{url}/page/settings.json").json()["api_key"]
+            body = {"resource": "GET:/orders", "subject": "user:42"}
+            assert httpx2.post(f"{url}/v1/check", json=body, headers={"x-api-key": key}).status_code == 200
+        assert client.keys() == []
+    assert database.read_bytes() == before
+    log = (tmp_path / "log").read_text()
+    sentence = "The demo ignores RATE_LIMIT_STORE_URL and RATEKIT_DATABASE_URL: it has a store and a database of its own.\n"
+    assert log.count(sentence) == 1
+    assert token not in log
+
+
+@pytest.mark.parametrize("asked", ["variable", "file"])
+def test_demo_that_is_asked_for_elsewhere_is_apart_too(tmp_path, asked):
+    (tmp_path / "settings.toml").write_text('database = "sqlite:///production.db"\n' + "demo = true\n" * (asked == "file"))
+    port = free_port()
+    environment = {"RATEKIT_DEMO": "1"} if asked == "variable" else {}
+    with serving([*SERVE, "--config", "settings.toml", "--port", str(port)], port, tmp_path, **environment) as url:
+        assert httpx2.get(f"{url}/page/settings.json").json()["api_key"]
+    assert not (tmp_path / "production.db").exists()
+
+
+@pytest.mark.parametrize("option", ["--store", "--database"])
+def test_demo_refuses_options_that_it_does_not_follow(tmp_path, option):
+    ended = served(tmp_path, {}, "--demo", option, "redis://r" if option == "--store" else "sqlite:///r.db")
+    assert ended.returncode == 2
+    assert ended.stderr == "ratekit: --demo has a store and a database of its own: leave out --store and --database\n"
 
 
 def test_start_says_where_everything_is_and_no_password(tmp_path):
