@@ -43,7 +43,14 @@ _DESCRIPTION = "One rate limiter for services in any language. Callers have an `
 def create_app(settings: Settings | None = None) -> Front:
     """Return the service as an ASGI application. Without settings, the environment says what it needs."""
     service = Service(load() if settings is None else settings)
-    app = FastAPI(title="ratekit", version=ratekit.__version__, description=_DESCRIPTION, lifespan=_lifespan)
+    app = FastAPI(
+        title="ratekit",
+        version=ratekit.__version__,
+        description=_DESCRIPTION,
+        lifespan=_lifespan,
+        docs_url=None,  # FastAPI's pages load scripts from another host: page/routes.py has one of ours
+        redoc_url=None,
+    )
     app.state.service = service
     for module in (*ROUTERS, trials) if service.settings.demo else ROUTERS:
         app.include_router(module.router)

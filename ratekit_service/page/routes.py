@@ -49,6 +49,12 @@ async def page(request: Request) -> Response:
     return await _files.get_response("index.html", request.scope)
 
 
+@router.api_route("/docs", methods=_READ)
+async def reference(request: Request) -> Response:
+    """Return the reference of the API, which is made of the OpenAPI document."""
+    return await _files.get_response("reference.html", request.scope)
+
+
 @router.api_route("/page/settings.json", methods=_READ)
 async def page_settings(request: Request) -> Response:
     """Say what the page can offer: the demo's key, if this is the demo, and never the token of administration."""

@@ -387,7 +387,7 @@ def test_page_is_accessible_and_fits(page, screen):
 
 
 def test_files_come_under_a_strict_policy(demo):
-    for path in ("/", *(f"/page/{file.name}" for file in FILES.iterdir())):
+    for path in ("/", "/docs", *(f"/page/{file.name}" for file in FILES.iterdir())):
         answer = httpx2.get(demo + path)
         assert answer.status_code == 200, path
         assert answer.headers["content-security-policy"].startswith(
@@ -410,6 +410,39 @@ def test_page_asks_nobody_else(demo):
     for file in FILES.iterdir():
         addresses = set(re.findall(r"https?://[^\s\"'`]+", file.read_text()))
         assert addresses <= {"http://www.w3.org/2000/svg"}, file.name
+
+
+def test_no_page_of_the_service_refers_to_another_origin(demo):
+    pages = {path: httpx2.get(demo + path) for path in ("/", "/docs", "/redoc", "/docs/oauth2-redirect", "/openapi.json")}
+    assert {path: answer.status_code for path, answer in pages.items()} == {
+        "/": 200, "/docs": 200, "/redoc": 404, "/docs/oauth2-redirect": 404, "/openapi.json": 200,
+    }  # fmt: skip
+    for path, answer in pages.items():
+        assert not re.search(r"(?:https?:|[\"'(])//\w", answer.text), path
+
+
+def test_reference_shows_every_operation_and_asks_nobody_else(demo, chromium):
+    document = httpx2.get(f"{demo}/openapi.json").json()
+    operations = {f"{method.upper()} {path}" for path, found in document["paths"].items() for method in found}
+    asked: list[str] = []
+    with chromium.new_context(viewport=PHONE) as context:
+        page = context.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        errors: list[str] = []
+        page.on("console", lambda message: errors.append(message.text))
+        page.goto(f"{demo}/docs")
+        expect(page.locator("html[data-ready=yes]")).to_be_attached()
+        assert set(page.locator("summary").all_inner_texts()) == operations
+        page.locator("summary", has_text=re.compile(r"^POST /v1/check$")).click()
+        check = page.locator("details[open]")
+        expect(check).to_contain_text("Needs the header x-api-key.")
+        expect(check.get_by_role("cell", name="subject", exact=True).first).to_be_visible()
+        expect(check.get_by_role("row", name=re.compile("429"))).to_contain_text("Retry-After")
+        found = Axe().run(page)
+        assert found.response["violations"] == [], found.generate_report()
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"]
+    assert all(url.startswith(demo) for url in asked)
+    assert errors == []
 
 
 def test_page_is_told_the_demo_key_and_never_the_token(demo):
