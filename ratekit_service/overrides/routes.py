@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter
 from sqlalchemy import Connection, or_, select
 
-from ratekit.admin.override_hash import LATEST, LONGEST_NOTE, NUMBERS, Numbers, as_epoch, parse_override
+from ratekit.admin.override_hash import LATEST, LONGEST_NOTE, NUMBERS, Numbers, parse_override
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.keys import OverrideKey
 from ratekit.core.limits import MOST_REQUESTS
@@ -26,6 +26,13 @@ from ratekit_service.problems import Problem, invalid, not_found
 router = APIRouter(prefix="/v1/admin", tags=["overrides"], responses=ADMIN_PROBLEMS)
 OverrideId = Annotated[int, Path(ge=0, le=2**53)]
 Count = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
+Epoch = Annotated[float, Field(gt=0, le=LATEST)]
+_time: TypeAdapter[datetime.datetime] = TypeAdapter(Time)
+
+
+def _as_epoch(value: object) -> object:
+    """Return a time in text as seconds since the epoch; a union of both would name two fields that nobody has sent."""
+    return _time.validate_python(value).timestamp() if isinstance(value, str) else value
 
 
 class NewOverride(Body):
@@ -42,7 +49,7 @@ class NewOverride(Body):
     expiry: Annotated[float, Field(gt=0, le=315_576_000, description="The window, in seconds.")] | None = None
     burst: Count | None = None
     unlimited: bool = False
-    until: Annotated[float, Field(gt=0, le=LATEST)] | Time | None = Field(
+    until: Annotated[Epoch, BeforeValidator(_as_epoch, json_schema_input_type=Epoch | Time)] | None = Field(
         None, description="Everything is refused until then: seconds since the epoch, or a time. Forgotten after."
     )
     limit: Annotated[str, Field(max_length=100)] | None = Field(None, description="The name of a limit of the plan.")
@@ -218,7 +225,7 @@ def _check_limit(connection: Connection, body: NewOverride) -> None:
 def _fields(body: NewOverride) -> dict[str, str]:
     """Return the numbers under the names that they have in the store."""
     try:
-        numbers = Numbers(body.max_requests, body.expiry, body.burst, body.unlimited, as_epoch(body.until))
+        numbers = Numbers(body.max_requests, body.expiry, body.burst, body.unlimited, body.until)
         return numbers.check_given().as_fields(body.limit)
     except ConfigurationError as error:
         raise invalid(str(error), "max_requests") from None
@@ -233,9 +240,9 @@ def _end(write: Write, body: NewOverride) -> datetime.datetime | None:
     return ends
 
 
-def _refuse_past(write: Write, until: datetime.datetime | float | None) -> None:
-    if until is not None and (as_epoch(until) or 0) <= write.now.timestamp():
-        raise invalid(f"until {until} is over", "until")
+def _refuse_past(write: Write, until: float | None) -> None:
+    if until is not None and until <= write.now.timestamp():
+        raise invalid(f"until {datetime.datetime.fromtimestamp(until, datetime.UTC).isoformat()} is over", "until")
 
 
 def _endpoint_of_rule(write: Write, body: NewOverride) -> str:

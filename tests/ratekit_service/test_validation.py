@@ -82,6 +82,26 @@ async def test_taken_name_is_told_by_itself(service):
     await service.plan(await service.tenant("other"), "pro")
 
 
+@pytest.mark.parametrize(
+    ("until", "sentence"),
+    [
+        ("soon", "until is no time: write it like 2026-12-31T18:00:00Z"),
+        ("2099-01-01T00:00:00", "until has no time zone: write it like 2026-12-31T18:00:00Z"),
+        ("2020-01-01T00:00:00Z", "until 2020-01-01T00:00:00+00:00 is over"),
+        (5, "until 1970-01-01T00:00:05+00:00 is over"),
+        (-5, "until -5 is not more than 0.0"),
+        (1e12, "until 1000000000000.0 is more than 253402300799.0"),
+        ([], "until is not a number"),
+        (True, "until is not a number"),
+    ],
+)
+async def test_end_of_an_override_that_makes_no_sense_is_one_sentence(embedded, until, sentence):
+    place = {"tenant_id": await embedded.tenant(), "resource": "x", "subject": "a"}
+    problem = await embedded.admin("PUT", "/overrides", {**place, "until": until}, 422)
+    assert problem["detail"] == sentence
+    assert [one["field"] for one in problem.get("errors", [problem])] == ["until"]
+
+
 async def test_key_that_has_ended_is_neither_made_nor_rotated(service):
     tenant = await service.tenant()
     body = {"tenant_id": tenant, "name": "k"}
