@@ -16,12 +16,13 @@ import click
 import pytest
 
 from ratekit.cli.program import program
+from support.mongo import mongo_server
 from support.pages import PAGES, ROOT, name_of
 from support.servers import free_port, missing, serving, start_server, stop_server, wheel_server
 
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-REDIS = "redis://localhost:6379"  # as the pages write it
+REDIS, MONGO = "redis://localhost:6379", "mongodb://localhost/limits"  # as the pages write them
 
 
 def without_blocks(page: Path) -> str:
@@ -132,14 +133,14 @@ def as_pattern(line: str) -> str:
 def test_sessions_of_the_command_line_print_what_is_shown(tmp_path):
     (document,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/rules.md").read_text(), re.DOTALL)
     (tmp_path / "rules.yaml").write_text(document)
-    server = start_server(wheel_server())
+    server, documents = start_server(wheel_server()), mongo_server()
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     try:
         for command, shown in [step for session in sessions(ROOT / "docs/cli.md") for step in session]:
-            typed = command.replace(REDIS, server.url)
+            typed = command.replace(REDIS, server.url).replace(MONGO, shlex.quote(documents.url("limits")))
             options = {"cwd": tmp_path, "env": os.environ | {"PATH": path}, "text": True}
             finished = subprocess.run(["sh", "-c", f"{typed} 2>&1"], capture_output=True, check=False, **options)
-            printed = finished.stdout.replace(server.url, REDIS)
+            printed = finished.stdout.replace(server.url, REDIS).replace(f"127.0.0.1:{documents.port}", "localhost")
             assert re.fullmatch("\n".join(map(as_pattern, shown)), printed.strip()), f"{command}\n{printed}"
     finally:
         stop_server(server)
