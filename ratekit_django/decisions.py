@@ -41,6 +41,7 @@ def decide(
     view is the name of a view that may be called without a URL. decider is the throttle that decides: a second decision of
     the same begins another dispatch. once: limits that meet in one counter charge it once.
     """
+    RequestState.of(request).is_awaited = False
     return run(_deciding(limits, request, _ledger(request, decider), view, once=once), conf.limiter())
 
 
@@ -54,6 +55,7 @@ async def adecide(
 
 def awaited_limiter(request: Any) -> AwaitedLimiter:
     """Return the limiter for code that awaits: in a loop of one request, it is the one that waits, in a thread."""
+    RequestState.of(request).is_awaited = is_asgi(request)
     return conf.async_limiter() if is_asgi(request) else _InThread(conf.limiter())
 
 

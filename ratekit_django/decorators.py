@@ -140,7 +140,7 @@ def _headed(request: Any, response: Any, dispatch: Dispatch) -> Any:
         return response
     if RequestState.of(request).has_middleware:
         settling.conclude_response(dispatch.ledger, request, response)
-        settling.settle_on_close(dispatch.ledger, response)
+        settling.settle_on_close(dispatch.ledger, request, response)
         return response
     return responses.ended(request, response)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ratekit.core.modes import RateLimitMode
-from ratekit.web.decide import PASS, Flow, Verdict
+from ratekit.web.decide import PASS, Flow, Verdict, hold_slots
 from ratekit.web.drivers import arun, run
 from ratekit.web.identity import KeyFunction, client_ip
 from ratekit_django.conf import conf
@@ -18,12 +18,20 @@ _BY = client_ip()
 
 def decide_document(request: Any) -> Verdict:
     """Decide a request by the document, waiting."""
-    return run(_deciding(request), conf.limiter())
+    return _held(request, run(_deciding(request), conf.limiter()))
 
 
 async def adecide_document(request: Any) -> Verdict:
     """Decide a request by the document, awaiting."""
-    return await arun(_deciding(request), awaited_limiter(request))
+    return _held(request, await arun(_deciding(request), awaited_limiter(request)))
+
+
+def _held(request: Any, verdict: Verdict) -> Verdict:
+    """Keep the slots of a request that passes until its response is closed: the middleware ends it."""
+    ledger = RequestState.of(request).ledger
+    if ledger.is_held and verdict.response is None:
+        hold_slots(ledger, conf.limiter())
+    return verdict
 
 
 def _deciding(request: Any) -> Flow:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import weakref
-from collections.abc import Callable, Container, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Container, MutableMapping, Sequence
 from contextvars import ContextVar, Token
 from typing import Any, Self
 
@@ -18,14 +18,13 @@ from django.http.multipartparser import MultiPartParser, MultiPartParserError
 from django.http.request import RawPostDataException, UnreadablePostError
 
 from ratekit.core.errors import UnusableRequestError
-from ratekit.core.limits import REQUESTS
 from ratekit.core.results import RateLimitResult
-from ratekit.limiter.reservations import Reservation
 from ratekit.web.client_address import TrustedProxies
 from ratekit.web.decide import LEDGER, Ledger
 from ratekit.web.identity import KeyFunction, body_too_long
 from ratekit.web.parsers import MULTIPART, cookie_texts
 from ratekit.web.requests import WsgiRequest, asgi_header_lines, principal_of
+from ratekit.web.settling import Usage
 
 _STATE = "ratekit"
 
@@ -178,6 +177,7 @@ class RequestState:
     def __init__(self, request: Any) -> None:
         self.request = weakref.ref(request)
         self.has_middleware = False  # the middleware will write the headers
+        self.is_awaited = False  # the limiter that is awaited has decided last, and settles
         self._outer: Ledger | None = _shared(request).get(LEDGER)
         self._outermost = self.begin()
 
@@ -203,30 +203,18 @@ class RequestState:
 
     def add(self, amount: int | None = None, /, **units: int) -> None:
         """Add to what the request has cost so far, for limits with an estimate: the sum is its actual cost."""
-        for reservation in self._estimates(units):
-            reservation.add(amount, **units)
+        Usage(self.ledger).add(amount, **units)
 
     def settle(self, actual: int | None = None, /, **units: int) -> None:
         """Say what the request has cost, for limits with an estimate: a number, or numbers by unit."""
-        for reservation in self._estimates(units):
-            reservation.settle(actual, **units)
-
-    def _estimates(self, units: Iterable[str]) -> list[Reservation]:
-        """Return what was reserved by an estimate, of limits that count some units; all of it if none of them does."""
-        spent = self.ledger.spent
-        both = [pair for one in spent for pair in zip(one.group.checks, one.reservations, strict=True)]
-        found = [
-            (check.call.compiled.units or (REQUESTS,), reservation)
-            for check, reservation in both
-            if reservation is not None and check.charging is not None and check.charging.estimate is not None
-        ]
-        counting = [reservation for counted, reservation in found if set(units) <= set(counted)]
-        return counting or [reservation for _, reservation in found]
+        Usage(self.ledger).settle(actual, **units)
 
     def begin(self) -> Dispatch:
         """Begin the outermost dispatch of the request."""
         outer = self._outer
         ledger = Ledger(outer)
+        if outer is not None:
+            ledger.fronts = (*outer.fronts, self)  # a front around this one ends what is its own
         self._outermost = Dispatch(self, ledger)
         return self._outermost
 

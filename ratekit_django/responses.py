@@ -45,7 +45,7 @@ def with_headers(request: Any, response: Response) -> Response:
 
 def ended(request: Any, response: Response) -> Response:
     """Write the headers of a response that a server sends, and settle what was reserved when the server closes it."""
-    settle_on_close(RequestState.of(request).ledger, with_headers(request, response))
+    settle_on_close(RequestState.of(request).ledger, request, with_headers(request, response))
     return response
 
 

@@ -5,9 +5,11 @@ A view that another view calls makes no response of its own that a server closes
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from typing import Any
 
+from asgiref.sync import async_to_sync
 from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
 from django.http import FileResponse, Http404
 from django.http.multipartparser import MultiPartParserError
@@ -19,6 +21,7 @@ from ratekit.web.drivers import arun, run
 from ratekit.web.settling import conclude, fail, finish
 from ratekit_django.conf import conf
 from ratekit_django.decisions import awaited_limiter
+from ratekit_django.requests import RequestState
 
 _BAD = (BadRequest, SuspiciousOperation, MultiPartParserError)
 
@@ -32,14 +35,14 @@ def conclude_response(ledger: Ledger, request: Any, response: Any) -> None:
         del response.headers[name]
 
 
-def settle_on_close(ledger: Ledger, response: Any) -> None:
+def settle_on_close(ledger: Ledger, request: Any, response: Any) -> None:
     """Settle what was reserved when the server closes the response."""
     if not ledger.is_held:
         return
     if response.streaming and not isinstance(response, FileResponse):
-        watch: Any = _awaited if response.is_async else _watched
-        response.streaming_content = watch(ledger, response.streaming_content)
-    response._resource_closers.append(_Closer(ledger))  # noqa: SLF001 - as Django does with the files of a response
+        content = response.streaming_content
+        response.streaming_content = _awaited(ledger, request, content) if response.is_async else _watched(ledger, content)
+    response._resource_closers.append(_Closer(ledger, request))  # noqa: SLF001 - as Django does with the files of a response
 
 
 def conclude_exception(ledger: Ledger, request: Any, error: Exception) -> None:
@@ -55,26 +58,39 @@ def conclude_exception(ledger: Ledger, request: Any, error: Exception) -> None:
 def settle_now(ledger: Ledger) -> None:
     """Settle what was reserved, waiting."""
     if ledger.is_held:
-        run(finish(ledger, conf.limiter().store.place), conf.limiter())
+        run(finish(ledger, conf.limiter().store.place, len(ledger.fronts)), conf.limiter())
 
 
 async def asettle_now(ledger: Ledger, request: Any) -> None:
     """Settle what was reserved, awaiting, even if the request is cancelled meanwhile."""
     if ledger.is_held:
-        await shielded(arun(finish(ledger, conf.limiter().store.place), awaited_limiter(request)))
+        await shielded(arun(finish(ledger, conf.limiter().store.place, len(ledger.fronts)), awaited_limiter(request)))
 
 
 class _Closer:
     """Settles when a response is closed. A copy of the response, as in a cache, has nothing to settle."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, request: Any = None) -> None:
         self._ledger = ledger
+        self._request = request
 
     def __call__(self) -> None:
-        settle_now(self._ledger)
+        if self._ledger.is_held and RequestState.of(self._request).is_awaited and not _runs_a_loop():
+            async_to_sync(asettle_now)(self._ledger, self._request)  # on the loop of the server, which waits in this thread
+        else:
+            settle_now(self._ledger)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (Ledger(),)
+
+
+def _runs_a_loop() -> bool:
+    """Whether an event loop runs in this thread, which must not wait."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _watched(ledger: Ledger, content: Iterable[Any]) -> Iterator[Any]:
@@ -85,10 +101,11 @@ def _watched(ledger: Ledger, content: Iterable[Any]) -> Iterator[Any]:
         raise
 
 
-async def _awaited(ledger: Ledger, content: AsyncIterable[Any]) -> AsyncIterator[Any]:
+async def _awaited(ledger: Ledger, request: Any, content: AsyncIterable[Any]) -> AsyncIterator[Any]:
     try:
         async for part in content:
             yield part
     except Exception:
         fail(ledger)
+        await asettle_now(ledger, request)  # Django does not close a response whose stream fails under ASGI
         raise

@@ -13,24 +13,37 @@ from typing import Any
 import flask
 import httpx2
 import pytest
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
+from django.core.signals import request_finished, request_started
+from django.db import close_old_connections
+from django.http import HttpResponse, StreamingHttpResponse
+from django.test import override_settings
+from django.urls import path as django_path
 from fastapi import BackgroundTasks, Depends, FastAPI, Request
 from fastapi.responses import StreamingResponse
 from prometheus_client import CollectorRegistry
 from starlette.responses import Response
 
 import ratekit.flask
+import ratekit_django
 from ratekit import asgi, wsgi
 from ratekit.limiter.reservations import Reservation
 from ratekit.stores.memory import shared
 from ratekit.telemetry import prometheus
 from ratekit_fastapi import PathRateLimiter, ReserveLimiter, install
+from support import django_ready  # noqa: F401
 from support.counters import cluster_client, used_in
 from support.settled_requests import BOTH, CASES, LLM, LOGINS, Answer, Declared, Send, limited, perform
 from support.topologies import start_cluster
 
-pytestmark = pytest.mark.filterwarnings("ignore::ratekit.web.options.UnverifiedIdentityWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ratekit.web.options.UnverifiedIdentityWarning"),
+    # Django leaves the body of a request open whose stream fails under ASGI.
+    pytest.mark.filterwarnings("ignore:.*SpooledTemporaryFile:pytest.PytestUnraisableExceptionWarning"),
+]
 FRONTS: dict[str, Callable[..., Iterator[Send]]] = {}
-SLOTLESS = {"flask_view"}  # fronts whose limits take no slots
+SLOTLESS = {"flask_view", "django_view", "django_async_view"}  # fronts whose limits take no slots
 
 
 def front(function: Callable[..., Iterator[Send]]) -> Callable[..., Iterator[Send]]:
@@ -188,6 +201,48 @@ def flask_app(declared: tuple[Declared, ...], store: str, **options: Any) -> Any
 @front
 def flask_view(declared: tuple[Declared, ...], store: str, **options: Any) -> Iterator[Send]:
     yield wsgi_sender(flask_app(declared, store, **options))
+
+
+def django_sender(declared: tuple[Declared, ...], store: str, sender: Any, handler: Any, x: Any, **options: Any) -> Any:
+    """Send requests to a view that is decorated in turn, through Django's own handler, with the middleware."""
+    view: Any = x
+    for one in reversed(declared):
+        view = ratekit_django.rate_limit(policy=one.policy, by=one.by, **one.options)(view)
+    settings = {"STORE_URL": store} | {name.upper(): value for name, value in options.items()}
+    with override_settings(ROOT_URLCONF=(django_path("x", view),), RATEKIT=settings):
+        for signal in (request_started, request_finished):
+            signal.disconnect(close_old_connections)  # as Django's test client does: there is no database
+        try:
+            yield from sender(handler())
+        finally:
+            for signal in (request_started, request_finished):
+                signal.connect(close_old_connections)
+
+
+@front
+def django_view(declared: tuple[Declared, ...], store: str, **options: Any) -> Iterator[Send]:
+    def x(request: Any) -> Any:
+        reply = perform(request.headers["X-Do"], ratekit_django.usage_of(request))
+        kind = StreamingHttpResponse if reply.chunks is not None else HttpResponse
+        return kind(reply.chunks or "ok", status=reply.status, headers=reply.headers)
+
+    yield from django_sender(declared, store, lambda app: iter([wsgi_sender(app)]), WSGIHandler, x, **options)
+
+
+@front
+def django_async_view(declared: tuple[Declared, ...], store: str, **options: Any) -> Iterator[Send]:
+    async def x(request: Any) -> Any:
+        reply = perform(request.headers["X-Do"], ratekit_django.usage_of(request))
+        if reply.chunks is None:
+            return HttpResponse("ok", status=reply.status, headers=reply.headers)
+        return StreamingHttpResponse(awaited(reply.chunks))
+
+    yield from django_sender(declared, store, asgi_sender, ASGIHandler, x, **options)
+
+
+async def awaited(chunks: Iterator[bytes]) -> Any:
+    for chunk in chunks:
+        yield chunk
 
 
 @pytest.fixture(scope="module")

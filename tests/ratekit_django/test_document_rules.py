@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.http import HttpResponse
 from django.urls import path
 
-from ratekit import ConfigurationError, RateLimiter
+from ratekit import ConfigurationError, Limit, Policy, RateLimiter
 from ratekit.admin.fleet_mode import set_fleet_mode
 from ratekit.core.errors import SourceUnavailable
 from ratekit_django import rate_limit
@@ -100,10 +100,41 @@ def test_mode_of_the_fleet_counts_where_all_limits_come_from_a_document(stack, r
     assert statuses(client, "/x/") == [200]
 
 
-def test_concurrency_limit_is_refused_where_nobody_frees_the_slot(settings):
-    settings.RATEKIT = {"RULES_SOURCE": {"rules": [{"limits": "2/min@concurrency"}]}}
-    with pytest.raises(ConfigurationError, match=r"rules\[0\]: a concurrency limit holds its slot"):
-        conf.check()
+def test_slot_of_a_document_is_held_until_the_response_is_closed(stack):
+    seen = []
+
+    def look(request):
+        seen.append(client_within())
+        return HttpResponse()
+
+    def client_within():
+        return RateLimiter().peek(slots, "ip:127.0.0.1" if stack.is_asgi else "ip:203.0.113.7", endpoint="x").request_count
+
+    slots = Policy("x", [Limit(2, 60, algorithm="concurrency")])
+    rules = [{"counter": "x", "limits": "2/min@concurrency"}]
+    client = stack.client(path("x/", stack.view(look)), RULES_SOURCE={"rules": rules})
+    assert statuses(client, *["/x/"] * 4) == [200] * 4
+    assert (seen, client_within()) == ([1] * 4, 0)
+
+
+def test_document_counts_by_outcome_and_settles_estimates(stack):
+    rules = [
+        {"match": {"path": "/login/"}, "limits": "2/min", "count": ["4xx"]},
+        {"match": {"path": "/chat/"}, "limits": ["100 tokens/min"], "estimate": 60},
+    ]
+
+    def chat(request):
+        request.ratekit.settle(10)
+        return HttpResponse()
+
+    def login(request):
+        return HttpResponse(status=int(request.GET["status"]))
+
+    urls = [path("login/", stack.view(login)), path("chat/", stack.view(chat))]
+    client = stack.client(*urls, RULES_SOURCE={"rules": rules})
+    answers = statuses(client, *(f"/login/?status={status}" for status in (200, 200, 401, 200, 401, 200)))
+    assert answers == [200, 200, 401, 200, 401, 429]
+    assert statuses(client, *["/chat/"] * 6) == [200] * 5 + [429]
 
 
 def test_limits_lists_every_url_with_where_its_limits_come_from(site, capsys):
