@@ -94,7 +94,7 @@ class Follower:
     While the store is away, or its value is invalid, the last mode stays, and one line is logged.
     """
 
-    def __init__(self, store: Any, key: str) -> None:
+    def __init__(self, store: Store, key: str) -> None:
         self.users = 0
         self._store = store
         self._key = key
@@ -147,8 +147,9 @@ _followers: dict[Any, Follower] = {}
 _lock = threading.Lock()
 
 
-def _blocking_store(store: Any) -> Store:
-    store = store.store if isinstance(store, RateLimiter | AsyncRateLimiter) else store
+def _blocking_store(given: Any) -> Store:
+    """Return a store that waits, of whatever a user has: a URL, a client, a store, or a limiter."""
+    store: Any = given.store if isinstance(given, RateLimiter | AsyncRateLimiter) else given  # told apart below
     if isinstance(store, str) or not stores.is_async(store):
         return stores.open_store(store, _DEADLINE)
     try:

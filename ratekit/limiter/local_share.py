@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ratekit.core import clock
 from ratekit.core.compiled import plan_of
 from ratekit.core.figures import ADMITS, FIGURES, OVERRIDDEN, UNLIMITED
 from ratekit.core.limits import MOST_REQUESTS, Algorithm, Limit
 from ratekit.core.protocol import Call, Operation, only, without_overrides
+
+if TYPE_CHECKING:
+    from ratekit.stores.memory import MemoryStore
 
 MOST_SUBJECTS = 10_000  # that are remembered; and four keys for each, in the embedded store
 _OWED = b"owed:"
@@ -102,7 +105,7 @@ class LocalFallback:
         used = [0 if isinstance(figures, str) else _used(figures, index) for index in range(len(limits))]
         return [_charge(call, index, limits[index], cost) for index, cost in enumerate(used) if cost > 0]
 
-    def _owe(self, store: Any, call: Call, figures: Sequence[int]) -> None:
+    def _owe(self, store: MemoryStore, call: Call, figures: Sequence[int]) -> None:
         """Take note of what was spent, if no enforced limit refuses. A shadow that would refuse has spent nothing."""
         spent = [index for index, flags in enumerate(figures[::FIGURES]) if flags & ADMITS]
         if not spent or any(not limit.shadow and index not in spent for index, limit in enumerate(call.compiled.limits)):
@@ -129,7 +132,7 @@ class LocalFallback:
         overridden = flags & OVERRIDDEN and limit.algorithm is not Algorithm.TOKEN_BUCKET
         return part_of(limit, most if overridden else limit.max_requests, self._instances)
 
-    def _follow(self, store: Any, call: Call, local: Call, seen: Seen) -> None:
+    def _follow(self, store: MemoryStore, call: Call, local: Call, seen: Seen) -> None:
         """Put the local state where the store's was: the same part of it used, rounded up, for as long."""
         seen.is_followed = True
         store.run_many([local._replace(operation=Operation.RESET, cost=0, slot=None, extra=None)])
@@ -156,7 +159,7 @@ def _is_blocked(call: Call, seen: Seen) -> bool:
     return any(seen.of(index)[1] == 0 for index, limit in enumerate(call.compiled.limits) if not limit.shadow)
 
 
-def _embedded_store() -> Any:
+def _embedded_store() -> MemoryStore:
     from ratekit.stores.memory import MemoryStore
 
     return MemoryStore(for_one=False)

@@ -6,7 +6,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeAlias, TypedDict, TypeVar, cast
 
 from ratekit import stores
 from ratekit.core.compiled import as_policy
@@ -89,8 +89,7 @@ class Operations(ABC, Generic[Answer, StoreKind, Given]):
         if on_outage not in self._siblings:
             cached = self._refusals is not None
             options = self._options | {"on_outage": on_outage, "refusal_cache": cached}
-            store: Any = self._store
-            self._siblings[on_outage] = type(self)(store, **options)
+            self._siblings[on_outage] = type(self)(cast("Any", self._store), **options)
         return self._siblings[on_outage]
 
     def health(self) -> Health:

@@ -201,7 +201,7 @@ def _write(reference: weakref.ref[Reporter], ends: threading.Event, interval: fl
         del reporter
 
 
-def _opened(store: Any) -> Any:
+def _opened(store: Any) -> RateLimiter | AsyncRateLimiter:
     if isinstance(store, RateLimiter | AsyncRateLimiter):
         return store
     if store is None or isinstance(store, str):

@@ -35,6 +35,7 @@ from ratekit.core.protocol import (
     returned,
 )
 from ratekit.core.results import RateLimitResult
+from ratekit.limiter.limiters import AsyncRateLimiter, RateLimiter
 from ratekit.limiter.operations import new_slot
 from ratekit.limiter.renewal import Renewal
 from ratekit.limiter.reservations import HOLD, Booking, Part, Reservation, abandoned, hold_ms, settlement
@@ -240,7 +241,7 @@ def _is_slot(call: Call, index: int) -> bool:
     return call.compiled.limits[index].algorithm is Algorithm.CONCURRENCY
 
 
-def hold_slots(ledger: Ledger, limiter: Any) -> None:
+def hold_slots(ledger: Ledger, limiter: RateLimiter | AsyncRateLimiter) -> None:
     """Let a limiter renew the slots that it has taken for a request, until they are released."""
     for spent in ledger.spent_by(limiter.store.place):
         if spent.renewal is None and spent.group.call.compiled.has_slots:
