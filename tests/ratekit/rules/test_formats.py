@@ -77,9 +77,9 @@ def test_yaml_aliases_that_explode_are_refused_quickly(line):
     for index in range(1, 12):
         before = ", ".join([f"*a{index - 1}"] * 9)
         lines.append(line.format(a=f"a{index}", b=before, i=index))
-    started = time.perf_counter()
+    started = time.process_time()
     assert "values, with its aliases written out" in problem("\n".join(lines), "yaml")
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 @pytest.mark.parametrize(
@@ -107,11 +107,11 @@ def test_fault_of_a_text_is_told(text, form, sentence):
 
 
 def test_document_of_a_hundred_megabytes_is_refused_unread():
-    started = time.perf_counter()
+    started = time.process_time()
     assert problem(b" " * 100 * 1024 * 1024, "json") == (
         f"the document has {100 * 1024 * 1024} bytes: at most {MOST_BYTES} are read"
     )
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
 
 
 def test_format_is_known_by_the_ending_of_the_name():

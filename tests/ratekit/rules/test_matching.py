@@ -102,13 +102,13 @@ def test_escaped_star_of_a_key_is_a_star():
 @pytest.mark.parametrize("stars", [1, 5, 40])
 def test_key_pattern_does_not_run_away(stars):
     table = KeyTable({"a*" * stars + "b": 1})
-    started = time.perf_counter()
+    started = time.process_time()
     assert table.find("a" * 100_000) is None
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
 
 
 def test_path_pattern_does_not_run_away():
     index = Index([Candidate(Match(path="/" + "{a:path}x" * 20 + "/end"), True)])
-    started = time.perf_counter()
+    started = time.process_time()
     assert index.find(Facts("GET", "/" + "x" * 50_000)) == ()
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
