@@ -36,6 +36,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _OFF = RateLimitMode.OFF
 _LIMITED = ("http", "websocket")
 _STARTS = ("http.response.start", "websocket.http.response.start")
+_DISCONNECTS = ("http.disconnect", "websocket.disconnect")
+_SOCKET_STATUSES = {"websocket.accept": 101, "websocket.close": 403}  # what a client sees; a close after accept says no more
 
 
 class RateLimitMiddleware:
@@ -115,10 +117,10 @@ class RateLimitMiddleware:
         sender = Sender(send, ledger, self.options.writer, self)
         try:
             try:
-                await self.app(scope, receive, sender)
+                await self.app(scope, sender.watching(receive) if ledger.is_held else receive, sender)
             except Exception as raised:
                 if not sender.leaves(raised):
-                    fail(ledger)
+                    sender.fail()
                     raise
             if sender.error is not None:
                 await send_response(await self._refusal(sender.error, ledger), scope, None, send)
@@ -206,14 +208,16 @@ def usage_in(scope: Scope) -> Usage:
 class Sender:
     """The send of a request: writes the headers of what was decided, once, where the response starts."""
 
-    __slots__ = ("_front", "_ledger", "_send", "_writer", "error", "has_started")
+    __slots__ = ("_depth", "_front", "_ledger", "_send", "_writer", "error", "has_started", "is_over")
 
     def __init__(self, send: Send, ledger: Ledger, writer: ResponseWriter, front: Any = None) -> None:
         self._send = send
         self._ledger = ledger
         self._writer = writer
         self._front = front  # gives back what it has spent if a front behind it refuses
+        self._depth = len(ledger.fronts)
         self.has_started = False
+        self.is_over = False  # the last byte was sent, or the client has hung up; seen where something is held
         self.error: RatekitError | None = None  # of a limiter that the application has called, left to its front to answer
 
     def leaves(self, raised: BaseException | None) -> bool:
@@ -224,21 +228,56 @@ class Sender:
 
     def __call__(self, message: Message) -> Awaitable[None]:
         """Send a message, but for the 500 that a framework makes of a limiter's error: Starlette does, before it raises."""
+        ledger = self._ledger
         if message["type"] not in _STARTS:
             self.has_started = self.error is None
-            return self._send(message) if self.error is None else _nothing()
-        ledger, status = self._ledger, message.get("status")
+            if self.error is not None:
+                return _nothing()
+            return self._send_held(message) if ledger.is_held else self._send(message)
+        status = message.get("status")
         if status == 500 and not self.has_started and self.leaves(sys.exc_info()[1]):
             return _nothing()
         self.has_started = True
         lines = message.get("headers", ())
-        if ledger.is_held:
-            lines = _concluded(ledger, status, lines)
+        if ledger.is_held and not self.is_over:
+            lines = _concluded(ledger, status, lines, self._depth)
         lines = ledger.write_headers(self._writer, lines, refused=status == 429)
         message = {**message, "headers": lines}  # some applications send the same one again
         if ledger.is_refused and self._front is not None:
             return self._send_after_giving_back(message)
-        return self._send(message)
+        return self._send_held(message) if ledger.is_held else self._send(message)
+
+    def fail(self) -> None:
+        """Take note of an exception of the application.
+
+        None of a client that has hung up, which frameworks raise too, nor of a background task: both have had the answer.
+        """
+        if not self.is_over:
+            fail(self._ledger, self._depth)
+
+    def watching(self, receive: Receive) -> Receive:
+        """Return a receive that takes note of a client which hangs up."""
+
+        async def receive_watching() -> Message:
+            message = await receive()
+            if message["type"] in _DISCONNECTS:
+                self.is_over = True
+            return message
+
+        return receive_watching
+
+    async def _send_held(self, message: Message) -> None:
+        """Send a message of a request for which something is held, and see whether it is over with that."""
+        kind = message["type"]
+        if kind in _SOCKET_STATUSES:
+            conclude(self._ledger, ResponseHead(_SOCKET_STATUSES[kind]), self._depth)
+        try:
+            await self._send(message)
+        except OSError:  # by which servers say that the client has hung up
+            self.is_over = True
+            raise
+        if kind == "http.response.body" and not message.get("more_body"):
+            self.is_over = True
 
     async def _send_after_giving_back(self, message: Message) -> None:
         await self._front.give_back(self._ledger)
@@ -248,11 +287,11 @@ class Sender:
 async def _nothing() -> None: ...
 
 
-def _concluded(ledger: Ledger, status: Any, lines: Iterable[RawLine]) -> Iterable[RawLine]:
+def _concluded(ledger: Ledger, status: Any, lines: Iterable[RawLine], depth: int) -> Iterable[RawLine]:
     """Take note of how a request has ended, and return the response's lines without those that are hidden."""
     lines = list(lines)
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in lines}
-    hidden = conclude(ledger, ResponseHead(status, headers))
+    hidden = conclude(ledger, ResponseHead(status, headers), depth)
     return [line for line in lines if line[0].decode("latin-1").lower() not in hidden] if hidden else lines
 
 

@@ -88,25 +88,26 @@ class RateLimitMiddleware:
             raise
 
     def _pass_on(self, environ: Environ, start_response: StartResponse, ledger: Ledger) -> Iterable[bytes]:
-        finished = partial(self._finish, ledger, len(ledger.fronts))
+        depth = len(ledger.fronts)
+        failed, finished = partial(fail, ledger, depth), partial(self._finish, ledger, depth)
         if ledger.is_held:
             hold_slots(ledger, self.limiter)
-        starter = Starter(start_response, ledger, self)
+        starter = Starter(start_response, ledger, self, depth)
         try:
             body = self.app(environ, starter)
         except ANSWERED as error:
             if starter.has_started:
-                fail(ledger)
+                failed()
                 finished()
                 raise
             return self.answer(error)(environ, start_response)
         except BaseException as error:
             if isinstance(error, Exception):
-                fail(ledger)
+                failed()
             finished()
             raise
         # From here on, the server closes the response, and that ends what is held for the request.
-        return Response(body, ledger, finished) if ledger.is_held else body
+        return Response(body, failed, finished) if ledger.is_held else body
 
     def answer(self, error: RatekitError) -> App:
         """Return a WSGI application that answers the error of a limiter which the application has called itself."""
@@ -191,16 +192,16 @@ def usage_in(environ: Environ) -> Usage:
 class Response:
     """The application's response. What is held for the request ends when the server has closed it, after the last byte."""
 
-    def __init__(self, body: Iterable[bytes], ledger: Ledger, finish: Callable[[], None]) -> None:
+    def __init__(self, body: Iterable[bytes], fail: Callable[[], None], finish: Callable[[], None]) -> None:
         self._body = body
-        self._ledger = ledger
+        self._fail = fail
         self._finish = finish
 
     def __iter__(self) -> Iterator[bytes]:
         try:
             yield from self._body
         except Exception:
-            fail(self._ledger)
+            self._fail()
             raise
 
     def close(self) -> None:
@@ -216,10 +217,11 @@ class Response:
 class Starter:
     """The start_response of a request: writes the headers of what was decided."""
 
-    def __init__(self, start_response: StartResponse, ledger: Ledger, front: RateLimitMiddleware) -> None:
+    def __init__(self, start_response: StartResponse, ledger: Ledger, front: RateLimitMiddleware, depth: int) -> None:
         self._start_response = start_response
         self._ledger = ledger
         self._front = front
+        self._depth = depth
         self.has_started = False
 
     def __call__(self, status: str, lines: list[tuple[str, str]], *more: Any) -> Any:
@@ -229,7 +231,7 @@ class Starter:
             raise error
         self.has_started = True
         if self._ledger.is_held:
-            lines = _concluded(self._ledger, status, lines)
+            lines = _concluded(self._ledger, status, lines, self._depth)
         added = self._front.options.writer.lines(self._ledger.results, refused=status.startswith("429"))
         names = {name.lower() for name in added}
         kept = [(name, value) for name, value in lines if name.lower() not in names]
@@ -238,10 +240,10 @@ class Starter:
         return self._start_response(status, kept + list(added.items()), *more)
 
 
-def _concluded(ledger: Ledger, status: str, lines: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def _concluded(ledger: Ledger, status: str, lines: list[tuple[str, str]], depth: int) -> list[tuple[str, str]]:
     """Take note of how a request has ended, and return the response's lines without those that are hidden."""
     headers = {name.lower(): value for name, value in lines}
-    hidden = conclude(ledger, ResponseHead(int(status[:3]), headers))
+    hidden = conclude(ledger, ResponseHead(int(status[:3]), headers), depth)
     return [line for line in lines if line[0].lower() not in hidden]
 
 

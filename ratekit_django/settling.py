@@ -31,7 +31,7 @@ def conclude_response(ledger: Ledger, request: Any, response: Any) -> None:
     if not ledger.is_held:
         return
     headers = {name.lower(): value for name, value in response.headers.items()}
-    for name in conclude(ledger, ResponseHead(response.status_code, headers, response, request)):
+    for name in conclude(ledger, ResponseHead(response.status_code, headers, response, request), len(ledger.fronts)):
         del response.headers[name]
 
 
@@ -50,9 +50,9 @@ def conclude_exception(ledger: Ledger, request: Any, error: Exception) -> None:
     known = 404 if isinstance(error, Http404) else 403 if isinstance(error, PermissionDenied) else None
     status = 400 if isinstance(error, _BAD) else known
     if status is None:
-        fail(ledger)
+        fail(ledger, len(ledger.fronts))
     elif ledger.is_held:
-        conclude(ledger, ResponseHead(status, request=request))
+        conclude(ledger, ResponseHead(status, request=request), len(ledger.fronts))
 
 
 def settle_now(ledger: Ledger) -> None:
@@ -97,7 +97,7 @@ def _watched(ledger: Ledger, content: Iterable[Any]) -> Iterator[Any]:
     try:
         yield from content
     except Exception:
-        fail(ledger)
+        fail(ledger, len(ledger.fronts))
         raise
 
 
@@ -106,6 +106,6 @@ async def _awaited(ledger: Ledger, request: Any, content: AsyncIterable[Any]) ->
         async for part in content:
             yield part
     except Exception:
-        fail(ledger)
+        fail(ledger, len(ledger.fronts))
         await asettle_now(ledger, request)  # Django does not close a response whose stream fails under ASGI
         raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import HTTPConnection
 
-from ratekit.asgi import Message, Receive, Scope
+from ratekit.asgi import Message, Receive, Scope, Sender
 from ratekit.core.modes import RateLimitMode
 from ratekit.web.identity import KeyFunction, body_too_long
 from ratekit.web.parsers import MULTIPART
@@ -15,17 +15,19 @@ from ratekit_fastapi.settings import settings_of
 
 
 class BoundedReceive:
-    """The receive of a request. It answers 413 as soon as the body is longer than a limiter of the route may look into.
+    """The receive of a request. It answers 413 as soon as the body is longer than a limiter of the route may look into,
+    and takes note of a client that hangs up.
 
     The limiter would refuse the request anyway, but only after all of the body is in memory. Uploads have no bound here:
     Starlette writes their files to the disk.
     """
 
-    __slots__ = ("_by", "_receive", "_scope", "_size")
+    __slots__ = ("_by", "_receive", "_scope", "_sender", "_size")
 
-    def __init__(self, receive: Receive, scope: Scope) -> None:
+    def __init__(self, receive: Receive, scope: Scope, sender: Sender) -> None:
         self._receive = receive
         self._scope = scope
+        self._sender = sender
         self._size = 0
         self._by: KeyFunction | bool | None = True  # True: not known before the route is
 
@@ -36,6 +38,8 @@ class BoundedReceive:
         if isinstance(self._by, KeyFunction):
             self._refuse_longer(self._by)
         message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self._sender.is_over = True
         self._size += len(message.get("body", b""))
         if isinstance(self._by, KeyFunction):
             self._refuse_longer(self._by)

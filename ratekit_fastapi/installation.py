@@ -21,11 +21,10 @@ from ratekit.stores.contract import AsyncStoreGiven
 from ratekit.web.answers import BodyFunction, ResponseWriter
 from ratekit.web.arguments import refuse_unknown
 from ratekit.web.client_address import X_FORWARDED_FOR, TrustedProxies
-from ratekit.web.decide import Ledger
 from ratekit.web.drivers import arun
 from ratekit.web.plans import PlanFunction, Plans, RuleLimits, as_plans, checked_plan_of
 from ratekit.web.requests import AsgiRequest
-from ratekit.web.settling import fail, finish
+from ratekit.web.settling import finish
 from ratekit_fastapi import openapi
 from ratekit_fastapi.bodies import BoundedReceive
 from ratekit_fastapi.errors import answer, answer_to
@@ -129,7 +128,7 @@ class HeadersMiddleware:
         ledger = begin_dispatch(scope, self)  # made here, so that the copies of the scope which mounts make share it
         sender, depth = Sender(send, ledger, settings.writer), len(ledger.fronts)
         try:
-            await self._answer(scope, receive, sender, ledger)
+            await self._answer(scope, receive, sender)
             if sender.error is not None:
                 await send_response(await answer_to(sender.error, scope), scope, None, send)
         finally:
@@ -137,12 +136,14 @@ class HeadersMiddleware:
                 limiter = settings.limiter()
                 await shielded(arun(finish(ledger, limiter.store.place, depth), limiter))
 
-    async def _answer(self, scope: Scope, receive: Receive, sender: Sender, ledger: Ledger) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, sender: Sender) -> None:
         try:
-            await self.app(scope, BoundedReceive(receive, scope) if scope["type"] == "http" else receive, sender)
+            is_http = scope["type"] == "http"
+            receive = BoundedReceive(receive, scope, sender) if is_http else sender.watching(receive)
+            await self.app(scope, receive, sender)
         except Exception as raised:
             if not sender.leaves(raised):
-                fail(ledger)
+                sender.fail()
                 raise
 
 

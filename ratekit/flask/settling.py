@@ -10,7 +10,6 @@ from werkzeug.wrappers import Response
 from ratekit.flask.requests import RequestState
 from ratekit.limiter.limiters import RateLimiter
 from ratekit.web.charging import ResponseHead
-from ratekit.web.decide import Ledger
 from ratekit.web.drivers import run
 from ratekit.web.settling import Usage, conclude, fail, finish
 
@@ -24,17 +23,17 @@ def end_with(response: Response, state: RequestState, limiter: RateLimiter) -> N
     """Take note of the outcome of a request, and settle when its response is closed, after the last byte."""
     ledger = state.ledger
     headers = {name.lower(): value for name, value in response.headers.items()}
-    for name in conclude(ledger, ResponseHead(response.status_code, headers, response)):
+    for name in conclude(ledger, ResponseHead(response.status_code, headers, response), state.depth):
         response.headers.pop(name, None)
     if response.is_streamed and not response.direct_passthrough:
-        response.response = _watched(response.response, ledger)
+        response.response = _watched(response.response, state)
     response.call_on_close(lambda: _finish(state, limiter))
 
 
 def end_failed(state: RequestState, limiter: RateLimiter) -> None:
     """Settle a request that has ended with an exception, and has no response."""
     if state.ledger.is_held:
-        fail(state.ledger)
+        fail(state.ledger, state.depth)
         _finish(state, limiter)
 
 
@@ -42,12 +41,12 @@ def _finish(state: RequestState, limiter: RateLimiter) -> None:
     run(finish(state.ledger, limiter.store.place, state.depth), limiter)
 
 
-def _watched(chunks: Iterable[Any], ledger: Ledger) -> Iterator[Any]:
+def _watched(chunks: Iterable[Any], state: RequestState) -> Iterator[Any]:
     """Yield a stream, and take note of an exception in it."""
     try:
         yield from chunks
     except Exception:
-        fail(ledger)
+        fail(state.ledger, state.depth)
         raise
     finally:
         getattr(chunks, "close", lambda: None)()

@@ -290,7 +290,7 @@ class Ledger:
         self.is_refused = False
         self.is_held = False  # something is left to do when the response has ended: to settle, or to free slots
         self._decided: dict[Any, RateLimitResult | None] | None = None
-        self.fronts: tuple[object, ...] = ()  # that have begun to decide
+        self.fronts: tuple[object, ...] = () if outer is None else (*outer.fronts, "inner")  # that have begun to decide
         self._first: Admission | None = None  # until somebody asks for what it comes to
         self._results: list[RateLimitResult] | None = None if outer is None else outer.results
         self._spent: list[Spent] | None = None if outer is None else list(outer.spent)

@@ -2,6 +2,9 @@
 
 A front calls `conclude` when the response starts, `fail` if the application raises an exception, and drives `finish` when
 the response has ended. A request whose outcome nobody has seen, as it was cancelled, counts.
+
+Each front goes by the response that it sees itself: something between two fronts may make a 401 of an exception. depth is
+how many fronts had begun to decide when the one that ends had: those around it end what is theirs.
 """
 
 from __future__ import annotations
@@ -25,36 +28,33 @@ _MOST_WARNED = 1000
 FAILED = 500  # the status of a request that ends with an exception
 
 
-def conclude(ledger: Ledger, head: ResponseHead) -> tuple[str, ...]:
+def conclude(ledger: Ledger, head: ResponseHead, depth: int = 0) -> tuple[str, ...]:
     """Take note of the outcome of a request, for what was reserved for it, and let the headers show what returns.
 
     Returns the names of the response's headers that are to be removed, in lower case.
     """
     hidden: list[str] = []
     for spent in ledger.spent:
-        if spent.group.is_reserved and not spent.is_concluded:
+        if spent.group.is_reserved and not spent.is_concluded and spent.depth >= depth:
             spent.is_concluded = True
             hidden += _concluded(spent, head)
             _show(ledger, spent)
     return tuple(hidden)
 
 
-def fail(ledger: Ledger) -> None:
+def fail(ledger: Ledger, depth: int = 0) -> None:
     """Take note that a request has ended with an exception: its status is 500, unless its response had started."""
     if not ledger.is_held:
         return
-    conclude(ledger, ResponseHead(FAILED))
-    for spent in ledger.spent:
+    conclude(ledger, ResponseHead(FAILED), depth)
+    for spent in (one for one in ledger.spent if one.depth >= depth):
         for check, reservation in zip(spent.group.checks, spent.reservations, strict=True):
             if reservation is not None and check.charging is not None and check.charging.count is None:
                 reservation.fail()
 
 
 def finish(ledger: Ledger, place: Hashable, depth: int = 0) -> Generator[Step, Any, None]:
-    """Settle what was reserved for a request in one place, and free its slots.
-
-    depth is how many fronts had begun to decide when the one that ends had: those around it end what is theirs.
-    """
+    """Settle what was reserved for a request in one place, and free its slots."""
     mine = ledger.take_spent(place, held=True, depth=depth)
     for reservation in (one for spent in mine for one in spent.reservations if one is not None):
         reservation.end("it was settled when the response had ended")

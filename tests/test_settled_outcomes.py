@@ -1,0 +1,241 @@
+"""Which outcome a front goes by: hanging up, exceptions after the answer, sockets, statuses made between two fronts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import flask
+import pytest
+from fastapi import BackgroundTasks, Depends, FastAPI, Request, WebSocket
+from fastapi.responses import StreamingResponse
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
+from werkzeug.test import Client
+
+import ratekit.flask
+from ratekit import asgi, wsgi
+from ratekit.stores.memory import shared
+from ratekit_fastapi import PathRateLimiter, ReserveLimiter, install
+from support.counters import used_in
+from support.settled_requests import LLM, LOGINS
+
+STORE = "memory://outcomes"
+ESTIMATE = {"post-calls": 1, "post-tokens": 800}
+CHUNKS = 20
+
+
+@pytest.fixture(autouse=True)
+def _empty_store():
+    shared("outcomes").clear()
+
+
+def fastapi_app(*, limited: bool = True) -> FastAPI:
+    app = FastAPI()
+    limits = []
+    if limited:
+        install(app, store=STORE)
+        limits = [Depends(ReserveLimiter(policy=LLM, by="ip", estimate=800))]
+
+    @app.post("/stream", dependencies=limits)
+    async def stream() -> StreamingResponse:
+        async def words() -> AsyncIterator[bytes]:
+            for _ in range(CHUNKS):
+                yield b"word "
+
+        return StreamingResponse(words())
+
+    @app.post("/read", dependencies=limits)
+    async def read(request: Request) -> int:
+        return len(await request.body())
+
+    @app.post("/later", dependencies=limits)
+    async def later(tasks: BackgroundTasks) -> int:
+        tasks.add_task(divide, 0)
+        return 1
+
+    return app
+
+
+def divide(by: int) -> float:
+    return 1 / by
+
+
+def by_rules() -> Any:
+    rules = {f"POST /{name}": {"limits": LLM, "estimate": 800} for name in ("stream", "read", "later")}
+    return asgi.RateLimitMiddleware(fastapi_app(limited=False), store=STORE, rules=rules, default=None)
+
+
+APPS = {"fastapi": fastapi_app, "asgi": by_rules}
+
+
+async def talk(app: Any, path: str, *, sends: int = 10_000, spec_version: str = "2.4", body: bool = True) -> None:
+    """Send a request as a server does whose client hangs up after some messages, or before its body."""
+    scope = {
+        "type": "http", "asgi": {"version": "3.0", "spec_version": spec_version}, "method": "POST", "path": path,
+        "raw_path": path.encode(), "query_string": b"", "headers": [], "client": ("192.0.2.7", 1), "server": ("api", 80),
+        "scheme": "http", "http_version": "1.1", "root_path": "",
+    }  # fmt: skip
+    bodies = [{"type": "http.request", "body": b""}] if body else []
+    left, gone = [sends], asyncio.Event()
+
+    async def receive() -> Any:
+        if bodies:
+            return bodies.pop()
+        if body:
+            await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(_: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            gone.set()
+            if spec_version >= "2.4":
+                raise OSError("the client is gone")
+
+    await app(scope, receive, send)
+
+
+@pytest.mark.parametrize("of", APPS)
+@pytest.mark.parametrize("spec_version", ["2.3", "2.4"])
+@pytest.mark.parametrize("sends", [0, 1, 2, CHUNKS])
+def test_a_stream_whose_client_hangs_up_keeps_its_estimate(of, spec_version, sends):
+    """Servers of ASGI 2.4 raise an OSError, of which Starlette makes an exception. Hanging up must not be a refund."""
+    try:
+        asyncio.run(talk(APPS[of](), "/stream", sends=sends, spec_version=spec_version))
+    except Exception as error:  # noqa: BLE001 - of Starlette's own kind
+        assert type(error).__name__ == "ClientDisconnect"
+    assert used_in(STORE) == ESTIMATE
+
+
+@pytest.mark.parametrize("of", APPS)
+def test_a_client_that_hangs_up_before_its_body_keeps_its_estimate(of):
+    with pytest.raises(Exception, match="^$") as raised:
+        asyncio.run(talk(APPS[of](), "/read", body=False))
+    assert type(raised.value).__name__ == "ClientDisconnect"
+    assert used_in(STORE) == ESTIMATE
+
+
+@pytest.mark.parametrize("of", APPS)
+def test_a_background_task_that_raises_after_the_answer_returns_nothing(of):
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(talk(APPS[of](), "/later"))
+    assert used_in(STORE) == ESTIMATE
+
+
+def socket_app(limiter: Any) -> FastAPI:
+    app = FastAPI()
+    install(app, store=STORE)
+
+    @app.websocket("/ws", dependencies=[Depends(limiter)])
+    async def ws(websocket: WebSocket) -> None:
+        if "x-deny" in websocket.headers:
+            await websocket.close()
+            return
+        await websocket.accept()
+        await websocket.send_text(await websocket.receive_text())
+        if "x-wait" in websocket.headers:
+            await websocket.receive_text()
+
+    return app
+
+
+def connect(app: Any, **headers: str) -> None:
+    """Open a socket, say something, and hang up."""
+    messages = [{"type": "websocket.connect"}, {"type": "websocket.receive", "text": "hello"}]
+    scope = {
+        "type": "websocket", "asgi": {"version": "3.0"}, "path": "/ws", "raw_path": b"/ws", "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()], "client": ("192.0.2.7", 1),
+        "server": ("api", 80), "scheme": "ws", "http_version": "1.1", "root_path": "", "subprotocols": [],
+    }  # fmt: skip
+
+    async def receive() -> Any:
+        return messages.pop(0) if messages else {"type": "websocket.disconnect", "code": 1006}
+
+    async def send(_: Any) -> None: ...
+
+    asyncio.run(app(scope, receive, send))
+
+
+def test_a_socket_that_is_accepted_is_status_101_and_one_that_is_denied_403():
+    app = socket_app(PathRateLimiter(policy=LOGINS, by="ip", count="4xx"))
+    for _ in range(7):
+        connect(app)
+    assert used_in(STORE) == {}
+    for _ in range(2):
+        connect(app, **{"x-deny": "1"})
+    assert used_in(STORE) == {"logins": 2}
+
+
+def test_a_socket_whose_client_hangs_up_keeps_its_estimate():
+    with pytest.raises(WebSocketDisconnect):
+        connect(socket_app(ReserveLimiter(policy=LLM, by="ip", estimate=300)), **{"x-wait": "1"})
+    assert used_in(STORE) == {"calls": 1, "tokens": 300}
+
+
+class WrongPassword(Exception):
+    """What an application raises, and something around it makes a 401 of."""
+
+
+RULE = {"POST /login": {"limits": LOGINS, "count": 401}}
+EXPECTED = [401] * 5 + [429] * 2
+
+
+async def raising(scope: Any, receive: Any, send: Any) -> None:
+    raise WrongPassword
+
+
+async def answering(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"no"})
+
+
+def translated(app: Any) -> Any:
+    """Make a 401 of whatever an ASGI application does."""
+
+    async def translating(scope: Any, receive: Any, send: Any) -> None:
+        async def send_401(message: Any) -> None:
+            await send({**message, "status": 401} if message["type"].endswith("start") else message)
+
+        try:
+            await app(scope, receive, send_401)
+        except WrongPassword:
+            await answering(scope, receive, send_401)
+
+    return translating
+
+
+@pytest.mark.parametrize("app", [raising, answering])
+def test_an_outer_front_goes_by_the_status_that_it_sees_itself(app):
+    """The inner front has something to settle too, by another outcome of the same request."""
+    inner = asgi.RateLimitMiddleware(app, store=STORE, default="9/h", rules={"POST /login": {"limits": "9/h", "count": 500}})
+    outer = asgi.RateLimitMiddleware(translated(inner), store=STORE, default=None, rules=RULE)
+    client = TestClient(outer)
+    answers = [client.post("/login") for _ in range(7)]
+    assert [answer.status_code for answer in answers] == EXPECTED
+    assert answers[4].headers["ratelimit-remaining"] == "0"
+    assert used_in(STORE)["post-logins"] == 5
+    assert used_in(STORE).get("post-3600s", 0) == (5 if app is raising else 0)
+
+
+def wsgi_translated(app: Any) -> Any:
+    def translating(environ: Any, start_response: Any) -> Iterable[bytes]:
+        return app(environ, lambda _, lines, *more: start_response("401 Unauthorized", lines, *more))
+
+    return translating
+
+
+def test_an_outer_front_of_wsgi_goes_by_the_status_that_it_sees_itself():
+    app = flask.Flask("inner")
+    ratekit.flask.install(app, store=STORE)
+
+    @app.post("/login")
+    @ratekit.flask.rate_limit("9/h", by="ip", count=200)
+    def login() -> str:
+        return "no"
+
+    outer = wsgi.RateLimitMiddleware(wsgi_translated(app), store=STORE, default=None, rules=RULE)
+    client, peer = Client(outer), {"REMOTE_ADDR": "192.0.2.7"}
+    assert [client.post("/login", environ_base=peer).status_code for _ in range(7)] == EXPECTED
+    assert used_in(STORE) == {"post-logins": 5, "post-3600s": 5}
