@@ -132,7 +132,8 @@ class RuleMiddleware(RateLimitMiddleware):
     """Limits the requests of a WSGI application by a document of rules: see ratekit.rules.
 
     rules is a path, the URL of a source, a source, a document, or Rules. service, functions and default are those of Rules.
-    by is who is limited where the document does not say. The other arguments are those of RateLimitMiddleware.
+    by is who is limited where the document does not say, and plan_of names the plan where its limits are "plan". The other
+    arguments are those of RateLimitMiddleware.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class RuleMiddleware(RateLimitMiddleware):
         from ratekit.rules.options import DocumentOptions, as_rules
 
         self.options_class = DocumentOptions
-        self.rules = as_rules(rules, service, functions, default)
+        self.rules = as_rules(rules, service, functions, default, asks_plans=keywords.get("plan_of") is not None)
         super().__init__(app, store=store, limiter=limiter, rules=self.rules, **keywords)
 
 

@@ -186,7 +186,7 @@ class Conf:
             self._need_database(f"RULES_SOURCE {DATABASE!r}")
             given = self.database_url
         functions, fallback = self["RULES_FUNCTIONS"], self["RULES_FALLBACK"]
-        return as_rules(given, self["RULES_SERVICE"], functions, fallback)
+        return as_rules(given, self["RULES_SERVICE"], functions, fallback, asks_plans=self.plan_of is not None)
 
     def limiter(self, on_outage: str | None = None) -> RateLimiter:
         """Return the limiter that waits, made on first use."""

@@ -124,7 +124,7 @@ class DjangoView(ViewRequest):
 
     def ask(self, function: Callable[[Any], Any]) -> Ask:
         """Return the step that asks the project's code, in either colour."""
-        return Ask(partial(_waited, function), self._request, partial(_awaited, function))
+        return asking(function, self._request)
 
     def read_body(self, by: KeyFunction) -> bytes | None:
         """Return the body as Django has it."""
@@ -133,6 +133,11 @@ class DjangoView(ViewRequest):
     def warns_of_address(self, limit: ViewLimit) -> bool:
         """Whether neither the limit nor ANONYMOUS says what happens without a project."""
         return limit.anonymous is None and conf["ANONYMOUS"] is None
+
+
+def asking(function: Callable[[Any], Any], request: Any) -> Ask:
+    """Return the step that asks the project's code about Django's request, in either colour."""
+    return Ask(partial(_waited, function), request, partial(_awaited, function))
 
 
 def _deciding(limits: Sequence[ViewLimit], request: Any, ledger: Ledger, view: str | None, *, once: bool) -> Flow:

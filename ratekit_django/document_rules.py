@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ratekit.core.modes import RateLimitMode
-from ratekit.web.decide import PASS, Flow, Verdict, hold_slots
+from ratekit.web.decide import PASS, Ask, Flow, Verdict, hold_slots
 from ratekit.web.drivers import arun, run
 from ratekit.web.identity import KeyFunction, client_ip
 from ratekit_django.conf import conf
-from ratekit_django.decisions import awaited_limiter
+from ratekit_django.decisions import asking, awaited_limiter
 from ratekit_django.requests import DjangoRequest, RequestState, read_body
 from ratekit_django.urls import url_of
 
@@ -34,6 +35,12 @@ def _held(request: Any, verdict: Verdict) -> Verdict:
     return verdict
 
 
+def _plan_asker(request: Any) -> Callable[[Any, str], Ask] | None:
+    """Return what asks PLAN_OF about Django's own request, in either colour."""
+    plan_of = conf.plan_of
+    return None if plan_of is None else lambda _, key: asking(plan_of, request)
+
+
 def _deciding(request: Any) -> Flow:
     from ratekit.rules.checks import Front, decide_by_rules
 
@@ -43,7 +50,7 @@ def _deciding(request: Any) -> Flow:
     front_request = DjangoRequest(request, conf.proxies)
     url = url_of(request)
     found = rules.find(front_request, tuple(name for name in (url.route, url.name) if name))
-    front = Front(conf.prefix, _BY, rules.compiled.applies_all)
+    front = Front(conf.prefix, _BY, rules.compiled.applies_all, _plan_asker(request))
     ledger, store = RequestState.of(request).ledger, conf.limiter().store
 
     def load_body(by: KeyFunction) -> None:

@@ -102,7 +102,7 @@ class StarletteRuleMiddleware(RuleMiddleware):
     """Limits an application by a document, as its settings say; key functions see Starlette's own request."""
 
     def __init__(self, app: App, settings: Settings, rules: RulesGiven | Rules, service: str | None) -> None:
-        super().__init__(app, rules=rules, service=service, limiter=settings.limiter())
+        super().__init__(app, rules=rules, service=service, limiter=settings.limiter(), plan_of=settings.plan_of)
         self.options.writer = settings.writer
         self.options.proxies = settings.proxies
 

@@ -216,6 +216,7 @@ def pull(source: str, form: Any, service: str | None) -> None:
 @click.option("--key", help="Instead of a request: a key of the service, as check_rate_limit gets it.")
 @click.option("--header", "headers", multiple=True, metavar="'NAME: VALUE'", help="A header of it. Once for each.")
 @click.option("--body", default="", help="Its body, JSON unless a header says otherwise.")
+@click.option("--plan", help="Where limits are 'plan': the plan that plan_of of the application would name.")
 @click.option("--address", default="192.0.2.1", show_default=True, help="The client's address.")
 @with_service
 @with_json
@@ -226,6 +227,7 @@ def test(
     key: str | None,
     headers: tuple[str, ...],
     body: str,
+    plan: str | None,
     address: str,
     service: str | None,
 ) -> int:
@@ -246,10 +248,11 @@ def test(
     document = _read(source, service)[0]
     sys.path.insert(0, "")  # for functions of the application
     if key is not None:
-        found = try_key(document, service, key)
+        found = try_key(document, service, key, plan)
     else:
         method, target = split_method(str(asked), "--request")
-        found = try_request(document, service, method or "GET", target, _headers(headers, body), body.encode(), address)
+        sent = _headers(headers, body), body.encode(), address
+        found = try_request(document, service, method or "GET", target, *sent, plan)
     values = [one.as_dict() for one in found]
     lines = [line for one in found for line in one.lines()] or [f"{coloured('allowed')}: no rule limits it"]
     answer(values, lines)

@@ -180,6 +180,8 @@ def _question_by_document(endpoint: str, where: str, subject: str | None) -> Que
     method, path = split_method(endpoint, "the endpoint")
     for rule in documents.compiled_once.of_path(method or "GET", path):
         limits = rule.limits_of(subject or "", clock.now()) if rule.is_valid(clock.now()) else None
+        if limits is not None and limits.is_by_plan:
+            raise click.UsageError(f"rule {rule.name!r} has the limits of the plan that plan_of of the application names")
         if limits is not None:
             policy = None if rule.is_unlimited(limits) else rule.policy_of(limits)
             told = f"{rule.name}, version {documents.status.version} of {documents.origin}"

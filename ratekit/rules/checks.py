@@ -5,12 +5,12 @@ A flow, like the engine that decides its checks, so that bodies and functions of
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 from ratekit.core import clock
-from ratekit.core.errors import RatekitError, UnusableRequestError
+from ratekit.core.errors import ConfigurationError, RatekitError, UnusableRequestError
 from ratekit.core.modes import RateLimitMode, weakest
 from ratekit.core.protocol import CostGiven
 from ratekit.rules.compiled import DocumentRule
@@ -23,8 +23,10 @@ from ratekit.web.charging import spent_by
 from ratekit.web.decide import Ask, Check, Flow, Ledger, Step, Verdict, decide, grouped, refuse
 from ratekit.web.identity import KeyFunction, anonymous_subject, asubject_of, note_pass, subject_of, why_nobody
 from ratekit.web.options import LoadBody
+from ratekit.web.plans import NO_LIMITS, NO_PLAN_OF, PlanFunction
 from ratekit.web.requests import FrontRequest
 
+AskPlan = Callable[[FrontRequest | None, str], Ask]
 _OFF = RateLimitMode.OFF
 
 
@@ -34,6 +36,14 @@ class Front(NamedTuple):
     prefix: str
     by: KeyFunction
     applies_all: bool = False
+    ask_plan: AskPlan | None = None  # the step that asks for the plan of a request, or of a key where there is none
+
+
+def plan_asker(plan_of: PlanFunction | None) -> AskPlan | None:
+    """Return what asks plan_of about a request as the application knows it; None if there is no plan_of."""
+    if plan_of is None:
+        return None
+    return lambda request, key: Ask(plan_of, None if request is None else request.application_request, plan_of)
 
 
 class Found(NamedTuple):
@@ -106,19 +116,41 @@ def _found(
         note_pass(rule.endpoint, why_nobody(by))
         return None
     limits = rule.limits_of(key, now)
+    if limits is None:
+        return NOT_FOR_KEY
+    limits = yield from _in_plan(rule, limits, front, request, key)
     if limits is None or rule.is_unlimited(limits):
-        return NOT_FOR_KEY if limits is None else None
+        return None
     cost = rule.amount
     if isinstance(cost, CostReader | UnitCostReader):
         cost = yield from _cost(cost, request, load_body)
     return Found(rule, key, limits, cost, mode)
 
 
+def _in_plan(
+    rule: DocumentRule, limits: Limits, front: Front, request: FrontRequest | None, key: str
+) -> Generator[Step, Any, Limits | None]:
+    """Return limits, or those of the plan that plan_of names, where it is asked; None if it names none."""
+    if not limits.is_by_plan:
+        return limits
+    if front.ask_plan is None:
+        raise ConfigurationError(NO_PLAN_OF)
+    planned = rule.limits_of_plan((yield front.ask_plan(request, key)))
+    if planned is None:
+        note_pass(rule.endpoint, NO_LIMITS)
+    return planned
+
+
 def checks_of_key(
     rules: Sequence[DocumentRule], key: str, front: Front, mode: RateLimitMode, cost: int | None
-) -> list[Check]:
-    """Return the checks of a key, where there is no request: the first rule that has limits for it applies, or all."""
-    return [found.check(front.prefix) for found in found_of_key(rules, key, mode, cost, applies_all=front.applies_all)]
+) -> Generator[Step, Any, list[Check]]:
+    """Find out the checks of a key, where there is no request: the first rule that has limits for it applies, or all."""
+    checks = []
+    for found in found_of_key(rules, key, mode, cost, applies_all=front.applies_all):
+        limits = yield from _in_plan(found.rule, found.limits, front, None, key)
+        if limits is not None and not found.rule.is_unlimited(limits):
+            checks.append(found._replace(limits=limits).check(front.prefix))
+    return checks
 
 
 def found_of_key(

@@ -5,7 +5,7 @@ What is compiled does not change. A new document is compiled beside the old one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
@@ -25,8 +25,10 @@ from ratekit.rules.identities import Identity, Part, parts_of
 from ratekit.rules.keys import Context, CostReader, UnitCostReader, key_function
 from ratekit.rules.limits import Limits
 from ratekit.rules.matching import Candidate, Facts, Index
+from ratekit.web.arguments import wrong_type
 from ratekit.web.charging import Charging, ChargingOptions, charging_of, check_charging
 from ratekit.web.identity import KeyFunction
+from ratekit.web.plans import NO_PLAN_OF, unknown_plan
 from ratekit.web.requests import FrontRequest
 from ratekit.web.table import Rule
 
@@ -61,6 +63,7 @@ class DocumentRule(Rule):
     is_final: bool = True  # no later rule is asked if this one matches
     has_every_method: bool = True  # it is for every method, and its endpoint is not the name of a counter
     own_policy: Policy | None = None  # of its own limits
+    asks_plan: bool = False  # some of its limits are "plan"
     policies: dict[Any, Policy] = field(default_factory=dict)  # of other limits; shared by the rules of a document
 
     @property
@@ -85,6 +88,16 @@ class DocumentRule(Rule):
             return temporary.limits
         custom = self.custom.find(key) if self.custom is not None else None
         return self.own if custom is None else custom
+
+    def limits_of_plan(self, name: object) -> Limits | None:
+        """Return the limits of the plan that plan_of has named, None if it named none. Raises UnknownLimitsError."""
+        if name is None:
+            return None
+        if not isinstance(name, str):
+            raise wrong_type("plan_of", name, "the name of a plan, or None")
+        if name not in self.plans:
+            raise unknown_plan(name, self.plans)
+        return Limits(plan=name)
 
     def is_unlimited(self, limits: Limits) -> bool:
         """Whether limits, or those of the plan that they name, are none."""
@@ -180,10 +193,12 @@ def compile_document(
     pace: Callable[[], None] | None = None,
     *,
     holds_slots: bool = True,
+    asks_plans: bool = True,
 ) -> CompiledRules:
     """Compile a document. Raises DocumentError.
 
     service is the endpoint of rules that name none. holds_slots: concurrency limits can be used, as the front frees slots.
+    asks_plans: limits can be "plan", as the front has a plan_of.
     """
     pace = pace or Pace()
     compiler = _Compiler(document, service or document.service or DEFAULT_ENDPOINT)
@@ -197,6 +212,8 @@ def compile_document(
             compiler.check_charges(model, rule)
             if not holds_slots:
                 compiler.refuse_slots(model)
+            if rule.asks_plan and not asks_plans:
+                raise DocumentError([NO_PLAN_OF])
         except DocumentError as error:
             problems += [f"rules[{position}]: {problem}" for problem in error.problems]
             continue
@@ -236,6 +253,7 @@ class _Compiler:
             overrides=_temporary(model) if model.overrides else _NONE,
             plans=self._plans,
             anonymous=model.anonymous,
+            asks_plan=any(limits.is_by_plan for _, limits in model.all_limits()),
             policies=self._policies,
             qualifier="" if model.counter is not None else by_methods(model.match.method),
             has_every_method=model.counter is None and not model.match.method,
@@ -249,10 +267,15 @@ class _Compiler:
         """Raise DocumentError if a rule has a concurrency limit, or settles what requests have cost."""
         if any(getattr(model, name) is not None for name in _SETTLED):
             raise DocumentError([_NO_SETTLEMENT])
-        for _, limits in model.all_limits():
+        for limits in self._all_limits(model):
             own = self._plans[limits.plan].own if limits.plan is not None else limits.own
             if any(limit.algorithm is Algorithm.CONCURRENCY for limit in own):
                 raise DocumentError([_NO_SLOTS])
+
+    def _all_limits(self, model: RuleModel) -> Iterator[Limits]:
+        """Yield every set of limits that a request may have by a rule: where plan_of is asked, those of each plan."""
+        for _, limits in model.all_limits():
+            yield from (Limits(plan=name) for name in self._plans) if limits.is_by_plan else (limits,)
 
     def _key_function(self, identity: Identity, model: RuleModel, endpoint: str) -> KeyFunction:
         """Return the key function of an identity. It is the same for many rules, unless it has to know its own."""
@@ -279,7 +302,7 @@ class _Compiler:
 
     def check_charges(self, model: RuleModel, rule: DocumentRule) -> None:
         """Raise DocumentError if limits of a rule cannot be charged: a unit that is unknown, or that nothing names."""
-        for _, limits in model.all_limits():
+        for limits in self._all_limits(model):
             if rule.is_unlimited(limits):
                 continue
             own = self._plans[limits.plan].own if limits.plan is not None else limits.own
@@ -297,7 +320,7 @@ def _temporary(model: RuleModel) -> dict[str, Temporary]:
 
 def _with_policy(rule: DocumentRule) -> DocumentRule:
     """Make the policy of the rule's own limits now. It is the rule's, if the rule always has it, whatever the key is."""
-    if rule.own is None or rule.is_unlimited(rule.own):
+    if rule.own is None or rule.own.is_by_plan or rule.is_unlimited(rule.own):
         return rule
     policy = rule.policy_of(rule.own)
     is_same = rule.custom is None and not rule.overrides and rule.valid_until == _FOREVER and not rule.valid_from

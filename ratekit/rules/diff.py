@@ -12,9 +12,11 @@ from ratekit.rules.custom import split_stars
 from ratekit.rules.document import Document, RuleModel
 from ratekit.rules.fields import ByUnit
 from ratekit.rules.identities import Part
+from ratekit.rules.limits import Limits
 
 EVERY_OTHER = "everybody else"
 EVERY_RULE = "every rule"
+_PLAN = "everybody else on the plan "
 _CHARGED = ("cost", "estimate", "actual", "hide", "count", "reset_when", "share", "anchor")
 
 
@@ -127,15 +129,24 @@ def _mode_kind(before: str, after: str) -> str:
 def _keys(*sides: _Side | None) -> list[str]:
     """Return every key and pattern that a rule names on either side, and everybody else."""
     named = [key for side in sides if side for key in (*side.model.custom, *side.model.overrides)]
-    return [*dict.fromkeys(named), EVERY_OTHER]
+    plans = [name for side in sides if side and _is_by_plan(side) for name in side.rule.plans]
+    others = [f"{_PLAN}{name}" for name in dict.fromkeys(plans)] or [EVERY_OTHER]
+    return [*dict.fromkeys(named), *others]
+
+
+def _is_by_plan(side: _Side) -> bool:
+    return side.model.limits is not None and side.model.limits.is_by_plan
 
 
 def _limits(side: _Side | None, key: str) -> tuple[Limit, ...] | None:
     """Return the limits of a key; none if it is not limited. None: no rule is for it."""
     if side is None:
         return None
+    limits: Limits | None
     if key == EVERY_OTHER:
         limits = side.model.limits
+    elif key.startswith(_PLAN):
+        limits = side.rule.plans.get(key.removeprefix(_PLAN)) if _is_by_plan(side) else side.model.limits
     elif len(split_stars(key)) > 1 and key in side.model.custom:
         limits = side.model.custom[key]
     else:

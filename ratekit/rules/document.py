@@ -221,12 +221,16 @@ def _problems_between(document: Document, functions: Collection[str] | None, pac
             yield f"rules[{index}].name: {rule.name!r} is the name of rules[{seen[rule.name]}] too"
         seen.setdefault(rule.name or "", index)
         for place, limits in rule.all_limits():
+            where = place_text(("rules", index, *place))
+            if limits.is_by_plan and not document.plans:
+                yield f"{where}: 'plan' asks which plan a request has, and the document has no plans"
             if limits.plan is not None and limits.plan not in document.plans:
-                where = place_text(("rules", index, *place))
                 yield f"{where}: {limits.plan!r} is no plan of the document; it has {', '.join(document.plans) or 'none'}"
     for name, limits in document.plans.items():
         if limits.plan is not None:
             yield f"{place_text(('plans', name))}: a plan has limits of its own, not those of the plan {limits.plan!r}"
+        if limits.is_by_plan:
+            yield f"{place_text(('plans', name))}: a plan has limits of its own, not those that plan_of names"
     if functions is not None:
         yield from _unwanted_functions(document, functions)
 

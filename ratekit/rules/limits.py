@@ -5,6 +5,7 @@
 - {"max_requests": 20, "window": "15min", "algorithm": "token_bucket"}: the arguments of Limit
 - {"rps": 20, "rpm": 1000, "rph": 50000, "rpd": 100000}: by the second, the minute, the hour and the day
 - {"plan": "pro"}: those of a plan of the document
+- "plan": those of the plan of the document that the application's plan_of names
 - "unlimited": none
 """
 
@@ -34,6 +35,7 @@ from ratekit.core.errors import ConfigurationError
 from ratekit.core.limits import MOST_LIMITS, MOST_REQUESTS, AlgorithmName, Limit, as_limits
 from ratekit.rules.fields import integral
 from ratekit.rules.problems import fault, place_text, shown
+from ratekit.web.plans import PLAN
 
 UNLIMITED = "unlimited"
 WINDOWS = {"rps": "s", "rpm": "min", "rph": "h", "rpd": "day"}
@@ -41,18 +43,24 @@ WINDOWS = {"rps": "s", "rpm": "min", "rph": "h", "rpd": "day"}
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a document: some of its own, those of a plan, or, with neither, none at all."""
+    """Limits of a document: some of its own, those of a plan, or, with neither, none at all.
+
+    is_by_plan: the application's plan_of is asked for the plan.
+    """
 
     own: tuple[Limit, ...] = ()
     plan: str | None = None
+    is_by_plan: bool = False
 
     @property
     def is_unlimited(self) -> bool:
         """Whether nothing is limited."""
-        return not self.own and self.plan is None
+        return not self.own and self.plan is None and not self.is_by_plan
 
     def written(self) -> Any:
         """Return the limits as a document writes them."""
+        if self.is_by_plan:
+            return PLAN
         if self.plan is not None:
             return {"plan": self.plan}
         return [str(limit) for limit in self.own] if self.own else UNLIMITED
@@ -104,7 +112,7 @@ def read_limits(value: Any) -> Limits:
     if isinstance(value, Limits):
         return value
     if isinstance(value, str):
-        return _UNLIMITED if value == UNLIMITED else _of_text(value)
+        return _WORDS.get(value) or _of_text(value)
     if isinstance(value, Mapping) and "plan" in value:
         return Limits(plan=_validated(PlanName, value).plan)
     if isinstance(value, list | tuple):
@@ -114,7 +122,7 @@ def read_limits(value: Any) -> Limits:
     return _checked(own)
 
 
-_UNLIMITED = Limits()
+_WORDS = {UNLIMITED: Limits(), PLAN: Limits(is_by_plan=True)}
 _texts: Cache[str, Limits] = Cache(lambda text: _checked(tuple(_one(text))), 4096, lambda text, _: len(text) <= 200)
 
 
@@ -202,7 +210,7 @@ class _Schema:
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         limit, windows, plan = (handler(model.__pydantic_core_schema__) for model in (LimitObject, Windows, PlanName))
-        rate = {"type": "string", "examples": ["20/s", "5000/15min", "100/s burst 200"]}
+        rate = {"type": "string", "examples": ["20/s", "5000/15min", "100/s burst 200", PLAN, UNLIMITED]}
         one = [rate, limit, windows]
         several = {"type": "array", "items": {"anyOf": one}, "minItems": 1, "maxItems": MOST_LIMITS}
         return {"anyOf": [*one, plan, several]}

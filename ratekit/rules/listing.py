@@ -24,6 +24,8 @@ def listed_by_document(
 def _line(rule: DocumentRule, route: str, methods: Sequence[str], by: str, origin: str) -> ListedLimit:
     if rule.own is None:
         limits = "by key only"
+    elif rule.own.is_by_plan:
+        limits = f"plan: {', '.join(rule.plans)}"
     else:
         limits = "unlimited" if rule.is_unlimited(rule.own) else limit_texts(rule.policy_of(rule.own).limits)
     who = by if rule.by is None else rule.by.name

@@ -6,7 +6,7 @@ from collections.abc import Collection, Generator, Sequence
 from typing import Any, cast
 
 from ratekit.core.modes import RateLimitMode
-from ratekit.rules.checks import Front, read_checks
+from ratekit.rules.checks import Front, plan_asker, read_checks
 from ratekit.rules.compiled import DocumentRule
 from ratekit.rules.keys import function_key
 from ratekit.rules.reload import Rules, RulesGiven
@@ -25,11 +25,15 @@ def as_rules(
     default: RulesGiven | None,
     *,
     holds_slots: bool = True,
+    asks_plans: bool = True,
 ) -> Rules:
-    """Return rules as they were given, or loaded."""
-    if isinstance(given, Rules):
-        return given
-    return Rules(given, service=service, functions=functions, default=default, holds_slots=holds_slots)
+    """Return rules as they were given, or loaded. asks_plans: there is a plan_of, so that limits can be "plan"."""
+    if not isinstance(given, Rules):
+        options: dict[str, Any] = {"holds_slots": holds_slots, "asks_plans": asks_plans}
+        return Rules(given, service=service, functions=functions, default=default, **options)
+    if not asks_plans:
+        given.refuse_plans()
+    return given
 
 
 def as_by(by: By) -> By:
@@ -45,6 +49,7 @@ class DocumentOptions(MiddlewareOptions):
     def __init__(self, limiter: Any, *, rules: Rules, by: By = "ip", **options: Any) -> None:
         super().__init__(limiter, rules=rules, by=as_by(by), **options)
         self._documents = rules
+        self._ask_plan = plan_asker(self._plan_of)
 
     def rule_checks(
         self, request: FrontRequest, rules: Sequence[Rule], mode: RateLimitMode, load_body: LoadBody
@@ -52,5 +57,5 @@ class DocumentOptions(MiddlewareOptions):
         """Find out the checks of a request by the key that it has."""
         if rules is self.without_rule:
             return []
-        front = Front(self._prefix, self.by, self._documents.compiled.applies_all)
+        front = Front(self._prefix, self.by, self._documents.compiled.applies_all, self._ask_plan)
         return (yield from read_checks(cast("Sequence[DocumentRule]", rules), request, front, mode, load_body))

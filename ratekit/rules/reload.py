@@ -23,6 +23,7 @@ from ratekit.rules.document import Document
 from ratekit.rules.formats import Pace, parse, paused_collector
 from ratekit.rules.sources import source as open_source
 from ratekit.rules.sources.contract import AsyncSource, Loaded, ServiceSource, Source, SourceFacts, Text
+from ratekit.web.plans import NO_PLAN_OF
 from ratekit.web.requests import FrontRequest
 
 RulesGiven = str | os.PathLike[str] | Source | AsyncSource | Document | Mapping[str, Any]
@@ -67,7 +68,7 @@ class Rules:
     given is a path, the URL of a source, a source, a document, or the values of one. service is whose document it is, and
     the endpoint of rules that name none. functions names the functions that a document of a source that is not trusted may
     refer to. default is in force if the source does not answer at the start; without it, that is an error. holds_slots: the
-    front frees the slots of concurrency limits.
+    front frees the slots of concurrency limits. asks_plans: the front has a plan_of, so that limits can be "plan".
     """
 
     def __init__(
@@ -78,8 +79,10 @@ class Rules:
         functions: Collection[str] = (),
         default: RulesGiven | None = None,
         holds_slots: bool = True,
+        asks_plans: bool = True,
     ) -> None:
         self.service = service
+        self._asks_plans = asks_plans
         self._holds_slots = holds_slots
         self._functions = functions
         self._source: SourceFacts | None = None
@@ -106,6 +109,12 @@ class Rules:
     ) -> Rules:
         """Load rules now, and keep them up to date from the first request on."""
         return cls(given, service=service, functions=functions, default=default)
+
+    def refuse_plans(self) -> None:
+        """Refuse rules that ask for the plan of a request, now and later: a front that uses them has no plan_of."""
+        if any(rule.asks_plan for rule in self._in_force.compiled.rules):
+            raise ConfigurationError(NO_PLAN_OF)
+        self._asks_plans = False
 
     def find(self, request: FrontRequest, endpoints: tuple[str, ...] = ()) -> tuple[DocumentRule, ...]:
         """Return the rules of a request, in the order in which they are asked."""
@@ -255,7 +264,7 @@ class Rules:
         return None if self._source is None or self._source.is_trusted else self._functions
 
     def _compile(self, document: Document) -> CompiledRules:
-        return compile_document(document, self.service, Pace(), holds_slots=self._holds_slots)
+        return compile_document(document, self.service, Pace(), holds_slots=self._holds_slots, asks_plans=self._asks_plans)
 
     def _put(self, compiled: CompiledRules, version: str | None) -> None:
         self._report_lookups()

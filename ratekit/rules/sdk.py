@@ -30,9 +30,11 @@ from ratekit.stores.contract import AsyncStoreGiven, StoreGiven
 from ratekit.web.answers import ErrorResponse, ResponseWriter
 from ratekit.web.arguments import checked_mode, mode_reader
 from ratekit.web.client_address import X_FORWARDED_FOR, TrustedProxies
-from ratekit.web.decide import Check, Ledger, Step, decide, grouped
+from ratekit.web.decide import Ask, Check, Ledger, Step, decide, grouped
 from ratekit.web.drivers import arun, run
 from ratekit.web.identity import By, as_key_function
+from ratekit.web.options import refuse_awaited
+from ratekit.web.plans import PlanFunction, checked_plan_of
 
 _Limiter = TypeVar("_Limiter", RateLimiter, AsyncRateLimiter)
 _Deciding = Generator[Step, Any, RateLimitResult]
@@ -54,6 +56,7 @@ class _Kit(Generic[_Limiter]):
         by: By,
         mode: str | RateLimitMode | None,
         proxies: TrustedProxies,
+        plan_of: PlanFunction | None,
     ) -> None:
         if not isinstance(service, str) or not service:
             raise ConfigurationError(f"service {service!r} is not the name of a service")
@@ -63,6 +66,8 @@ class _Kit(Generic[_Limiter]):
         self._by = as_key_function(as_by(by))
         self._mode = mode_reader(checked_mode(mode))
         self._proxies = proxies
+        asked = checked_plan_of(plan_of)
+        self._ask_plan = None if asked is None else lambda _, key: Ask(asked, str(key), asked)
         self._writer = ResponseWriter()
 
     @property
@@ -74,7 +79,8 @@ class _Kit(Generic[_Limiter]):
         key = self._key_of(service, key)
         rules = self.rules.compiled.of_endpoint(endpoint or self.service)
         mode = self._mode()
-        checks = [] if mode is RateLimitMode.OFF else checks_of_key(rules, key, self._front(), mode, cost)
+        rules = () if mode is RateLimitMode.OFF else rules
+        checks = yield from checks_of_key(rules, key, self._front(), mode, cost)
         return (yield from self._decided(checks))
 
     def _by_request(self, given: Any) -> _Deciding:
@@ -95,7 +101,7 @@ class _Kit(Generic[_Limiter]):
         return key
 
     def _front(self) -> Front:
-        return Front(self.limiter.prefix, self._by, self.rules.compiled.applies_all)
+        return Front(self.limiter.prefix, self._by, self.rules.compiled.applies_all, self._ask_plan)
 
     def _decided(self, checks: Sequence[Check]) -> _Deciding:
         if not checks:
@@ -118,6 +124,7 @@ class RateKit(_Kit[RateLimiter]):
 
     rules is a path, the URL of a source, a source, a document, or Rules; functions and default are those of Rules. store and
     the other options are those of RateLimiter. by says who is limited in `check(request)` where the document does not.
+    plan_of gets a key, and names its plan where the limits of the document are "plan".
     """
 
     def __init__(
@@ -130,14 +137,18 @@ class RateKit(_Kit[RateLimiter]):
         by: By = "ip",
         functions: Collection[str] = (),
         default: RulesGiven | None = None,
+        plan_of: PlanFunction | None = None,
         mode: str | RateLimitMode | None = None,
         trusted_hops: int | Iterable[str] | str | None = None,
         trusted_header: str = X_FORWARDED_FOR,
         **options: Unpack[LimiterOptions],
     ) -> None:
+        refuse_awaited("plan_of", plan_of)
         proxies = TrustedProxies.of(trusted_hops, trusted_header)
-        loaded = as_rules(rules, service, functions, default, holds_slots=False)
-        super().__init__(service, loaded, limiter or RateLimiter(store, **options), by, mode, proxies)
+        loaded = as_rules(rules, service, functions, default, holds_slots=False, asks_plans=plan_of is not None)
+        super().__init__(
+            service, loaded, limiter or RateLimiter(store, **options), by, mode, proxies, checked_plan_of(plan_of)
+        )
 
     def check_rate_limit(
         self,
@@ -190,6 +201,7 @@ class AsyncRateKit(_Kit[AsyncRateLimiter]):
         by: By = "ip",
         functions: Collection[str] = (),
         default: RulesGiven | None = None,
+        plan_of: PlanFunction | None = None,
         mode: str | RateLimitMode | None = None,
         trusted_hops: int | Iterable[str] | str | None = None,
         trusted_header: str = X_FORWARDED_FOR,
@@ -198,8 +210,10 @@ class AsyncRateKit(_Kit[AsyncRateLimiter]):
         proxies = TrustedProxies.of(trusted_hops, trusted_header)
         if isinstance(rules, AsyncSource):
             rules = AsyncRules(rules, service=service, functions=functions, default=default)
-        loaded = as_rules(rules, service, functions, default, holds_slots=False)
-        super().__init__(service, loaded, limiter or AsyncRateLimiter(store, **options), by, mode, proxies)
+        loaded = as_rules(rules, service, functions, default, holds_slots=False, asks_plans=plan_of is not None)
+        super().__init__(
+            service, loaded, limiter or AsyncRateLimiter(store, **options), by, mode, proxies, checked_plan_of(plan_of)
+        )
 
     async def check_rate_limit(
         self,

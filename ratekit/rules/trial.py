@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ratekit.core.errors import DocumentError
 from ratekit.core.modes import RateLimitMode
 from ratekit.limiter.limiters import RateLimiter
-from ratekit.rules.checks import Found, Front, found_of_key, read_found
+from ratekit.rules.checks import Found, Front, found_of_key, plan_asker, read_found
 from ratekit.rules.compiled import compile_document
 from ratekit.rules.document import Document
 from ratekit.rules.keys import subject_of_key
@@ -59,8 +60,12 @@ def try_request(
     headers: Sequence[tuple[str, str]],
     body: bytes,
     address: str,
+    plan: str | None = None,
 ) -> list[Outcome]:
-    """Return what the rules that apply say of a request; nothing if it is not limited. Raises DocumentError."""
+    """Return what the rules that apply say of a request; nothing if it is not limited. Raises DocumentError.
+
+    plan is what the application's plan_of would name.
+    """
     import asyncio
 
     compiled = compile_document(document, service)
@@ -72,7 +77,7 @@ def try_request(
     def load_body(by: KeyFunction) -> None:
         request.body = body
 
-    front = Front("ratelimit", client_ip(), compiled.applies_all)
+    front = Front("ratelimit", client_ip(), compiled.applies_all, plan_asker(partial(_named, plan)))
     flow = read_found(compiled.find(request), request, front, RateLimitMode.ON, load_body)
     found = asyncio.run(arun(flow, RateLimiter(MemoryStore())))  # type: ignore[arg-type] # no store is asked
     if isinstance(found, ErrorResponse):
@@ -87,9 +92,17 @@ def _why_address(found: Found, address: str | None) -> str | None:
     return f"the request does not say {by.name}: its address is counted"
 
 
-def try_key(document: Document, service: str | None, key: str) -> list[Outcome]:
+def _named(plan: str | None, _: object) -> str:
+    """Stand for plan_of, where there is no application."""
+    if plan is None:
+        raise DocumentError(["the limits are 'plan', and plan_of of the application names it: say which one by --plan"])
+    return plan
+
+
+def try_key(document: Document, service: str | None, key: str, plan: str | None = None) -> list[Outcome]:
     """Return what the rules that apply say of a key of the service; nothing if it is not limited."""
     compiled = compile_document(document, service)
     rules = compiled.of_endpoint(service or document.service or "")
     found = found_of_key(rules, key, RateLimitMode.ON, None, applies_all=compiled.applies_all)
-    return [Outcome(one) for one in found]
+    in_plan = [(one, one.rule.limits_of_plan(_named(plan, key)) if one.limits.is_by_plan else one.limits) for one in found]
+    return [Outcome(one._replace(limits=limits)) for one, limits in in_plan if limits and not one.rule.is_unlimited(limits)]

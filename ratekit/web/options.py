@@ -97,6 +97,7 @@ class MiddlewareKeywords(MiddlewareArguments, LimiterOptions, total=False):
 class RuleKeywords(AnyMiddlewareArguments, LimiterOptions, total=False):
     """The keyword arguments of a middleware whose rules are a document."""
 
+    plan_of: PlanFunction | None
     fleet_mode: bool
 
 

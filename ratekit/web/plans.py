@@ -27,6 +27,7 @@ LimitsFunction = Callable[[Any], LimitsAnswer | Awaitable[LimitsAnswer]]
 PlanFunction = Callable[[Any], str | Awaitable[str | None] | None]
 Cost = int | Mapping[str, int] | Callable[[Any], Any]
 PLAN: Final = "plan"  # in place of limits: those of the plan that plan_of names
+NO_PLAN_OF = "limits 'plan' needs plan_of, a callable of the request that names its plan"
 NO_LIMITS = "limits has answered None"
 _MOST_POLICIES = 4096
 _WANTED = "limits, a Policy, the name of a plan, or None"
@@ -64,7 +65,7 @@ class Plans:
         if answer is None:
             return None
         if is_plan and isinstance(answer, str) and answer not in self._current.policies:
-            raise _unknown(answer, self._current.policies, "is no plan")
+            raise unknown_plan(answer, self._current.policies)
         if type(answer) is not str and not isinstance(answer, str | Policy | Limit):
             answer = _checked_list(answer)
         key = (answer, qualifier, cost)
@@ -133,7 +134,7 @@ class Declared(NamedTuple):
 def asked_for_limits(function: LimitsFunction | PlanFunction | None) -> Callable[[Any], Any]:
     """Return the callable that tells the limits of a request, or raise ConfigurationError if nobody has given one."""
     if function is None:
-        raise ConfigurationError("limits 'plan' needs plan_of, a callable of the request that names its plan")
+        raise ConfigurationError(NO_PLAN_OF)
     return function
 
 
@@ -227,7 +228,12 @@ def _checked_list(answer: object) -> tuple[Limit | str, ...]:
     raise wrong_type("limits", answer, _WANTED)
 
 
-def _unknown(answer: object, plans: Mapping[str, Policy], what: str) -> UnknownLimitsError:
+def unknown_plan(answer: str, plans: Iterable[str]) -> UnknownLimitsError:
+    """Return the error of a plan_of that has named a plan that there is not."""
+    return _unknown(answer, plans, "is no plan")
+
+
+def _unknown(answer: object, plans: Iterable[str], what: str) -> UnknownLimitsError:
     if isinstance(answer, str):
         what = f"{answer!r:.100} {what}: the plans are {', '.join(sorted(plans)) or 'none'}"
     fault = UnknownLimitsError(f"limits answered what cannot be read: {what}")

@@ -7,7 +7,7 @@ import json
 import pytest
 from django.core.checks import run_checks
 from django.core.management import call_command
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
 from ratekit import ConfigurationError, Limit, Policy, RateLimiter
@@ -63,6 +63,22 @@ def test_request_that_a_view_refuses_has_spent_nothing_of_the_document(stack):
     client = stack.client(path("x/", view), path("y/", stack.view(hello)), RULES_SOURCE={"rules": [{"limits": "3/min"}]})
     assert statuses(client, "/x/", "/x/", "/x/") == [200, 429, 429]
     assert statuses(client, "/y/", "/y/", "/y/") == [200, 200, 429]
+
+
+@pytest.mark.parametrize("colour", ["waits", "is awaited"])
+def test_plan_of_names_the_plan_of_a_document(stack, colour):
+    def plan_of(request):
+        assert isinstance(request, HttpRequest)
+        return request.headers.get("x-plan")
+
+    async def plan_later(request):
+        return plan_of(request)
+
+    rules = {"plans": {"free": "1/min", "pro": "2/min"}, "rules": [{"limits": "plan", "by": "header:x-plan"}]}
+    lookup = {"waits": plan_of, "is awaited": plan_later}[colour]
+    client = stack.client(path("x/", stack.view(hello)), RULES_SOURCE=rules, PLAN_OF=lookup)
+    assert statuses(client, "/x/", "/x/", headers={"X-Plan": "free"}) == [200, 429]
+    assert statuses(client, "/x/", "/x/", "/x/", headers={"X-Plan": "pro"}) == [200, 200, 429]
 
 
 def test_document_is_followed(site, tmp_path):

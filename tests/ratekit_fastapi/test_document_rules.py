@@ -51,3 +51,13 @@ def test_request_that_a_route_refuses_has_spent_nothing_of_the_document():
     client = application(PathRateLimiter(limits="1/min"), rules={"rules": [{"limits": "2/min"}]})
     assert [client.post("/v1/a/chat", json={}).status_code for _ in range(3)] == [200, 429, 429]
     assert [client.get("/health").status_code for _ in range(2)] == [200, 429]
+
+
+def test_plan_of_gets_the_request_of_the_application():
+    async def plan_of(request: Request) -> str | None:
+        return request.headers.get("x-plan")
+
+    rules = {"plans": {"free": "1/min", "pro": "2/min"}, "rules": [{"limits": "plan", "by": "header:x-plan"}]}
+    client = application(rules=rules, plan_of=plan_of)
+    plans = ["free", "free", "pro", "pro", "pro"]
+    assert [client.get("/health", headers={"X-Plan": plan}).status_code for plan in plans] == [200, 429, 200, 200, 429]

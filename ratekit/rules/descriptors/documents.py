@@ -57,7 +57,7 @@ class DocumentDomain:
             raise DocumentError(["service is missing: it is the domain of descriptors"])
         self.name = document.service
         every = document.model_copy(update={"apply": "all"})  # a rule that does not fit must not hide the next
-        self._rules = compile_document(every, holds_slots=False)
+        self._rules = compile_document(every, holds_slots=False, asks_plans=False)
         self.is_timed = any(model.overrides or model.valid_from or model.valid_until for model in document.rules)
         self._keys: dict[tuple[str, str], set[str]] = {}
         models = [model for model in document.rules if model.enabled]

@@ -177,6 +177,22 @@ def test_test_says_which_limits_a_key_has(ratekit, tmp_path):
     assert "give --request or --key" in ratekit("rules", "test", str(path)).err
 
 
+def test_plans_that_an_application_names_are_shown_tested_and_compared(ratekit, tmp_path):
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    rule = {"name": "chat", "match": {"path": "/chat"}, "limits": "plan"}
+    old.write_text(json.dumps({"plans": {"free": "1/min", "pro": "9/min"}, "rules": [rule]}))
+    new.write_text(json.dumps({"plans": {"free": "2/min", "pro": "9/min"}, "rules": [rule]}))
+    assert ratekit("rules", "validate", str(old)).code == 0
+    asked = ["rules", "test", str(old), "--request", "/chat"]
+    (told,) = ratekit(*asked, "--plan", "free", "--json").json
+    assert told["limits"] == ["1/min"]
+    assert "say which one by --plan" in ratekit(*asked).err
+    (change,) = ratekit("rules", "diff", str(old), str(new), "--json").json
+    assert (change["kind"], change["rule"], change["key"]) == ("more", "chat", "everybody else on the plan free")
+    explained = ratekit("explain", "/chat", "u", "--rules", str(old), "--store", "redis://127.0.0.1:9")
+    assert "the limits of the plan that plan_of of the application names" in explained.err
+
+
 def test_test_says_why_the_address_is_counted(ratekit, files):
     (told,) = ratekit("rules", "test", files[0], "--request", "POST /v1/acme/chat", "--json").json
     assert told["key"] == "ip:192.0.2.1"

@@ -70,6 +70,7 @@ def test_document_of_the_own_form_in_a_database_is_named_by_its_id():
         ({"limits": {"rps": 5, "rpx": 1}}, "rules[1].limits: unknown field 'rpx'; it has rps, rpm, rph, rpd"),
         ({"limits": []}, "rules[1].limits: there are 0 limits: "),
         ({"limits": ["1/s", "2/s"]}, "rules[1].limits: two limits are called '1s': "),
+        ({"limits": "plan"}, "rules[1].limits: 'plan' asks which plan a request has, and the document has no plans"),
         ({"limits": {"plan": "gold"}}, "rules[1].limits: 'gold' is no plan of the document; it has none"),
         ({"limits": True}, "rules[1].limits: True is neither a rate "),
         ({"custom": {"user:1": "x"}}, "rules[1].custom['user:1']: rate 'x' is not a limit: "),
@@ -217,3 +218,13 @@ def test_schema_and_model_refuse_wrong_types_and_ranges(fields):
     values = {"rules": [{"limits": "1/s"} | fields]}
     assert not SCHEMA.is_valid(values)
     problems(values)
+
+
+def test_plan_has_limits_of_its_own():
+    (found,) = problems({"plans": {"a": "plan", "b": "1/s"}, "rules": []})
+    assert found == "plans.a: a plan has limits of its own, not those that plan_of names"
+
+
+def test_limits_by_plan_are_written_as_they_were_read():
+    values = {"plans": {"free": ["1/min"]}, "rules": [{"limits": "plan", "custom": {"a": "plan"}}]}
+    assert Document.parse(values).values() == values

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ratekit import asgi, wsgi
 from ratekit.core import clock
-from ratekit.core.errors import DocumentError
+from ratekit.core.errors import ConfigurationError, DocumentError, UnknownLimitsError
 from ratekit.rules import Document, Rules
 from ratekit.rules.compiled import compile_document
 from ratekit.stores.memory import MemoryStore
@@ -359,3 +359,56 @@ def test_a_header_that_has_to_be_there_is_there_whatever_it_says(lines):
 def test_a_client_cannot_say_that_its_request_costs_nothing(api, cost, sent):
     api = api({"rules": [{"limits": ["2/min"], "cost": cost}]})
     assert [api.ask(method="POST", **sent).status_code for _ in range(3)] == [200, 200, 429]
+
+
+PLANNED = {"plans": {"free": "1/min", "pro": "2/min", "staff": "unlimited"}, "rules": [{"limits": "plan", "by": "ip"}]}
+
+
+def plan_of(request):
+    return request.header("x-plan")
+
+
+def by_plan(made, plan, times):
+    return [
+        made.ask(headers={"X-Plan": plan} if plan else {}, peer=f"192.0.2.{len(plan)}").status_code for _ in range(times)
+    ]
+
+
+def test_limits_are_those_of_the_plan_that_plan_of_names(api):
+    made = api(PLANNED, plan_of=plan_of)
+    assert by_plan(made, "free", 2) == [200, 429]
+    assert by_plan(made, "pro", 3) == [200, 200, 429]
+    assert by_plan(made, "staff", 3) == by_plan(made, "", 3) == [200, 200, 200]
+    with pytest.raises(UnknownLimitsError, match="'gold' is no plan: the plans are free, pro, staff"):
+        made.ask(headers={"X-Plan": "gold"})
+
+
+def test_plan_is_asked_for_some_keys_alone(api):
+    rule = {"limits": "1/min", "by": {"user": "header:x-user"}, "custom": {"user:paid-*": "plan"}}
+    made = api(PLANNED | {"rules": [rule]}, plan_of=plan_of)
+    asked = [made.ask(headers={"X-User": user, "X-Plan": "pro"}).status_code for user in ["a", "a", *["paid-b"] * 3]]
+    assert asked == [200, 429, 200, 200, 429]
+
+
+def test_document_that_asks_for_plans_is_refused_without_plan_of(api, tmp_path):
+    with pytest.raises(DocumentError, match=r"rules\[0\]: limits 'plan' needs plan_of"):
+        api(PLANNED)
+    with pytest.raises(ConfigurationError, match="limits 'plan' needs plan_of"):
+        api(Rules(PLANNED))
+    file = tmp_path / "rules.json"
+    file.write_text(json.dumps({"rules": [{"limits": "1/min"}]}))
+    for rules in (str(file), Rules(str(file))):
+        made = api(rules)
+        file.write_text(json.dumps(PLANNED))
+        status = made.middleware.rules.refresh()
+        assert "limits 'plan' needs plan_of" in status.trouble
+        assert made.ask().status_code == 200
+        assert made.ask().status_code == 429  # the old rules stay
+        made.middleware.rules.close()
+        file.write_text(json.dumps({"rules": [{"limits": "1/min"}]}))
+
+
+def test_charges_of_every_plan_are_checked_before_a_request(api):
+    planned = {"plans": {"a": "9/s", "b": "9 tokens/s"}, "rules": [{"limits": "plan"}]}
+    with pytest.raises(DocumentError, match=r"rules\[0\]: .*tokens"):
+        api(planned, plan_of=plan_of)

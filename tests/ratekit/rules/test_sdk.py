@@ -10,7 +10,7 @@ import pytest
 from starlette.requests import Request
 
 from ratekit import ConfigurationError, RateLimitUnavailable
-from ratekit.core.errors import UnusableRequestError
+from ratekit.core.errors import DocumentError, UnknownLimitsError, UnusableRequestError
 from ratekit.rules import AsyncRateKit, RateKit, Rules, source
 from ratekit.stores.memory import MemoryStore
 from ratekit.telemetry import prometheus
@@ -238,3 +238,39 @@ def test_rule_cache_hits_are_a_metric(tmp_path):
     assert value("ratekit_rules_changes_total", source=str(path), outcome="refused") == 1
     sdk.close()
     remove()
+
+
+PLANNED = {
+    "plans": {"free": "1/min", "pro": "2/min"},
+    "rules": [{"name": "s", "limits": "plan", "by": {"user": "header:x-user"}}],
+}
+
+
+def test_plan_of_names_the_plan_of_a_key(kit):
+    plans = {"user:ann": "free", "user:bob": "pro", "user:zoe": "gold"}
+    made = kit(rules=PLANNED, plan_of=plans.get)
+    for user, expected in {"ann": [True, False], "bob": [True, True, False], "eve": [True] * 3}.items():
+        assert [made.check_rate_limit(f"user:{user}").allowed for _ in expected] == expected
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": [(b"x-user", b"bob")]}
+    assert made.check(scope).limits[0].max_requests == 2
+    with pytest.raises(UnknownLimitsError, match="'gold' is no plan"):
+        made.check_rate_limit("user:zoe")
+
+
+@pytest.mark.parametrize("kind", [RateKit, AsyncRateKit])
+def test_document_by_plan_is_refused_without_plan_of(kind):
+    with pytest.raises(DocumentError, match="limits 'plan' needs plan_of"):
+        kind("s", PLANNED, MemoryStore())
+    with pytest.raises(ConfigurationError, match="plan_of 5 is not a callable"):
+        kind("s", PLANNED, MemoryStore(), plan_of=5)
+
+
+async def plan_later(key):
+    return {"ann": "free"}[key]
+
+
+async def test_plan_of_may_be_awaited_where_there_is_a_loop():
+    async with AsyncRateKit("s", PLANNED, MemoryStore(), plan_of=plan_later) as made:
+        assert [(await made.check_rate_limit("ann")).allowed for _ in range(2)] == [True, False]
+    with pytest.raises(ConfigurationError, match="plan_of .* has to be awaited"):
+        RateKit("s", PLANNED, MemoryStore(), plan_of=plan_later)
