@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from sqlalchemy import ColumnElement, Connection, Table, select
+from sqlalchemy import Column, ColumnElement, Connection, Table, literal, select, tuple_
 from sqlalchemy.exc import DataError, IntegrityError
 
 from ratekit.database import schema
 from ratekit_service.checks.front import address_of
-from ratekit_service.database import Write
+from ratekit_service.database import MisfitError, Write
 from ratekit_service.keys.secrets import random_text
 from ratekit_service.models import Text
 from ratekit_service.problems import Problem, invalid, not_found
@@ -64,6 +65,8 @@ class Administrator:
             raise Problem(409, "it contradicts what is there: a name is taken, or what it refers to is gone") from None
         except (DataError, OverflowError):
             raise Problem(422, "a value does not fit into the database") from None
+        except MisfitError as error:
+            raise invalid(str(error), error.field) from None
         await self.service.refresher.take_over()
         return answer
 
@@ -106,15 +109,39 @@ def page(
     *,
     newest_first: bool = False,
 ) -> tuple[list[Any], str | None]:
-    """Return some rows after a key, in the order of keys, and the key to ask for more with; None at the end."""
-    key = next(iter(table.primary_key))
-    query = select(table).where(*conditions).order_by(key.desc() if newest_first else key).limit(limit + 1)
+    """Return some rows in the order of their creation, and the place to ask for more with; None at the end.
+
+    A place is the key of a row, after the second of its creation where keys do not count up. It outlives its row.
+    """
+    columns = _order(table)
+    query = select(table).where(*conditions).order_by(*(one.desc() if newest_first else one for one in columns))
     if after:
-        place = _key_value(key, after)
-        query = query.where(key < place if newest_first else key > place)
-    rows = list(connection.execute(query).mappings())
-    following = str(rows[limit - 1][key.name]) if len(rows) > limit else None
+        place, row = tuple_(*_place(columns, after)), tuple_(*columns)
+        query = query.where(row < place if newest_first else row > place)
+    rows = list(connection.execute(query.limit(limit + 1)).mappings())
+    following = _place_of(rows[limit - 1], columns) if len(rows) > limit else None
     return rows[:limit], following
+
+
+def _order(table: Table) -> list[Column[Any]]:
+    key = next(iter(table.primary_key))
+    return [key] if key.type.python_type is int else [table.c.created_at, key]
+
+
+def _place_of(row: Any, columns: Sequence[Column[Any]]) -> str:
+    *created, key = (row[column.name] for column in columns)
+    return "-".join([*(str(int(moment.timestamp())) for moment in created), str(key)])
+
+
+def _place(columns: Sequence[Column[Any]], after: str) -> list[Any]:
+    """Return the values of a place. Raises Problem for a text that is none."""
+    if len(columns) == 1:
+        return [literal(_key_value(columns[0], after), columns[0].type)]
+    seconds, _, key = after.partition("-")
+    if not (seconds.isdecimal() and len(seconds) <= 10 and key):
+        raise invalid(f"after {after!r} is not the next of a page", "after")
+    created = datetime.datetime.fromtimestamp(int(seconds), datetime.UTC)
+    return [literal(created, columns[0].type), literal(key, columns[1].type)]
 
 
 def find(connection: Connection, table: Table, kind: str, key: str, field: str = "id") -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Table, delete, insert, select, update
+from sqlalchemy import BigInteger, ColumnElement, Connection, Table, delete, insert, select, update
 
 from ratekit.core.errors import DatabaseUnavailable
 from ratekit.database import migrate, schema
@@ -22,6 +22,14 @@ SECONDS = 15.0  # that anything may take
 _SECRETS = {"salt", "key_hash"}
 
 
+class MisfitError(ValueError):
+    """A value that a column cannot hold. field is the name of the column."""
+
+    def __init__(self, field: str, value: object) -> None:
+        super().__init__(f"{field} {value!r:.80} does not fit into the database")
+        self.field = field
+
+
 class Write:
     """One transaction that writes: it raises the version first, so writers take turns."""
 
@@ -33,6 +41,7 @@ class Write:
 
     def insert(self, table: Table, kind: str, values: Mapping[str, Any]) -> Any:
         """Insert a row, and return its primary key."""
+        refuse_misfits(table, values)
         stamps = {"created_at": self.now, "updated_at": self.now, "version": self.version}
         key = self.connection.execute(insert(table).values(**values, **stamps)).inserted_primary_key
         assert key is not None  # noqa: S101 - every table has one
@@ -41,6 +50,7 @@ class Write:
 
     def update(self, table: Table, kind: str, key: Any, values: Mapping[str, Any]) -> None:
         """Change a row."""
+        refuse_misfits(table, values)
         column = next(iter(table.primary_key))
         stamps = {"updated_at": self.now, "version": self.version}
         self.connection.execute(update(table).where(column == key).values(**values, **stamps))
@@ -73,6 +83,21 @@ class Write:
                 details=details,
             )
         )
+
+
+def refuse_misfits(table: Table, values: Mapping[str, Any]) -> None:
+    """Raise MisfitError for a value that not every database could keep: its own error does not name the column."""
+    for name, value in values.items():
+        column = table.c[name].type
+        if isinstance(value, int) and abs(value) >= 2 ** (63 if isinstance(column, BigInteger) else 31):
+            raise MisfitError(name, value)
+        if isinstance(value, str) and not _fits(value, getattr(column, "length", None)):
+            raise MisfitError(name, value)
+
+
+def _fits(text: str, length: int | None) -> bool:
+    has_place = length is None or len(text) <= length
+    return has_place and "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 class Database:

@@ -37,7 +37,7 @@ async def list_keys(
     after: Annotated[After, Query()] = "",
     limit: Annotated[Items, Query()] = 50,
 ) -> Page[Key]:
-    """List keys, all or those of a tenant, in the order of their ids."""
+    """List keys, all or those of a tenant, in the order of their creation."""
     columns = schema.api_keys.c
     conditions = [] if tenant_id is None else [columns.tenant_id == tenant_id]
     if revoked is not None:

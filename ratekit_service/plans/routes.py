@@ -40,7 +40,7 @@ async def list_plans(
     after: Annotated[After, Query()] = "",
     limit: Annotated[Items, Query()] = 50,
 ) -> Page[Plan]:
-    """List plans, all or those of a tenant, in the order of their ids."""
+    """List plans, all or those of a tenant, in the order of their creation."""
     columns = schema.plans.c
     conditions = [column == value for column, value in ((columns.tenant_id, tenant_id), (columns.name, name)) if value]
     conditions += [] if contains is None else [columns.name.icontains(contains, autoescape=True)]

@@ -33,7 +33,7 @@ async def list_tenants(
     after: Annotated[After, Query()] = "",
     limit: Annotated[Items, Query()] = 50,
 ) -> Page[Tenant]:
-    """List tenants, in the order of their ids."""
+    """List tenants, in the order of their creation."""
     conditions = [] if name is None else [schema.tenants.c.name == name]
     conditions += [] if contains is None else [schema.tenants.c.name.icontains(contains, autoescape=True)]
     rows, following = await admin.read(lambda connection: page(connection, schema.tenants, conditions, after, limit))

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+from datetime import UTC, datetime, timedelta
 
+import pytest
+from sqlalchemy import update
+
+from ratekit.database import schema
+from ratekit_service.administration import Administrator
 from ratekit_service.policies.resources import ResourceIndex, ResourcePolicy
+from ratekit_service.problems import Problem
 
 KINDS = ("tenants", "plans", "keys", "policies", "rules", "overrides")
 
@@ -40,7 +47,7 @@ async def test_lists_come_in_pages_and_by_filter(service):
         page = await service.admin("GET", "/tenants", params={"limit": 2, "after": after})
         seen += [item["id"] for item in page["items"]]
         after = page["next"]
-    assert seen == sorted(tenants)
+    assert sorted(seen) == sorted(tenants)
     assert after is None
     found = await service.admin("GET", "/tenants", params={"name": "t3"})
     assert [item["name"] for item in found["items"]] == ["t3"]
@@ -52,6 +59,47 @@ async def test_lists_come_in_pages_and_by_filter(service):
     assert [item["id"] for item in found["items"]] == [plans[1]]
     found = await service.admin("GET", "/plans", params={"tenant_id": tenants[0]})
     assert [item["id"] for item in found["items"]] == [plans[0]]
+
+
+async def test_list_is_in_the_order_of_creation_and_goes_on_after_a_row_that_is_gone(service):
+    tenants = [await service.tenant(f"t{number}") for number in range(4)]
+    began = datetime(2026, 11, 18, tzinfo=UTC)
+    for number, tenant_id in enumerate(tenants):  # they were made in one second
+        change = update(schema.tenants).where(schema.tenants.c.id == tenant_id)
+        change = change.values(created_at=began + timedelta(seconds=number))
+        await service.service.database.write_quietly(lambda connection, change=change: connection.execute(change))
+    first = await service.admin("GET", "/tenants", params={"limit": 2})
+    assert [item["id"] for item in first["items"]] == tenants[:2]
+    await service.admin("DELETE", f"/tenants/{tenants[1]}", status=204)
+    later = await service.tenant("new")
+    rest = await service.admin("GET", "/tenants", params={"after": first["next"]})
+    assert [item["id"] for item in rest["items"]] == [*tenants[2:], later]
+    problem = await service.admin("GET", "/tenants", status=422, params={"after": "ten_x"})
+    assert problem["field"] == "after"
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [({"name": "n" * 300}, "name"), ({"id": "a\0b"}, "id"), ({"default_plan_id": "\ud800"}, "default_plan_id")],
+)
+async def test_value_that_no_column_can_hold_names_the_field(service, values, field):
+    admin = Administrator(service.service, "test")
+    with pytest.raises(Problem) as raised:
+        await admin.write(lambda write: write.insert(schema.tenants, "tenant", {"id": "ten_1", "name": "n"} | values))
+    assert raised.value.status == 422
+    told = json.loads(raised.value.body)
+    assert told["field"] == field
+    assert told["detail"].startswith(f"{field} ")
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1])
+async def test_number_that_no_column_can_hold_names_the_field(service, number):
+    tenant_id = await service.tenant()
+    rule = {"tenant_id": tenant_id, "client_key": "*", "endpoint": "*", "algorithm": "token_bucket", "window_secs": 60}
+    admin = Administrator(service.service, "test")
+    with pytest.raises(Problem) as raised:
+        await admin.write(lambda write: write.insert(schema.rules, "rule", rule | {"max_requests": number}))
+    assert json.loads(raised.value.body)["field"] == "max_requests"
 
 
 async def test_names_are_taken_once(service):
