@@ -15,6 +15,7 @@ from ratekit.limiter.limiters import AsyncRateLimiter, RateLimiter
 
 if TYPE_CHECKING:
     from ratekit.core.calendars import Calendar
+    from ratekit.limiter.reservations import Reservation
 
 __version__ = "0.2.0"
 
@@ -31,14 +32,19 @@ __all__ = [
     "RateLimitUnavailable",
     "RateLimiter",
     "RatekitError",
+    "Reservation",
     "get_rate_limit_mode",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Load calendars when they are asked for: few limits have one, and they need time zones."""
-    if name != "Calendar":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ratekit.core.calendars import Calendar
+    """Load what few programs name when it is asked for: calendars need time zones."""
+    if name == "Calendar":
+        from ratekit.core.calendars import Calendar
 
-    return Calendar
+        return Calendar
+    if name == "Reservation":
+        from ratekit.limiter.reservations import Reservation
+
+        return Reservation
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,6 +7,7 @@ except ImportError:
 
     raise MissingExtraError("ratekit_fastapi", "fastapi") from None
 
+from ratekit.limiter.reservations import Reservation
 from ratekit_fastapi.apply import apply_element_rate_limit, apply_rate_limit
 from ratekit_fastapi.dependencies import PathRateLimiter, ProjectRateLimiter, RateLimiterDependency
 from ratekit_fastapi.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError
@@ -24,6 +25,7 @@ __all__ = [
     "RateLimitMiddleware",
     "RateLimitUnavailable",
     "RateLimiterDependency",
+    "Reservation",
     "ReserveLimiter",
     "UnusableRequestError",
     "apply_element_rate_limit",

@@ -140,7 +140,8 @@ def test_doors_are_those_of_the_design():
 def test_public_names_are_those_of_the_contract():
     assert sorted(ratekit.__all__) == [
         "Algorithm", "AsyncRateLimiter", "Calendar", "ConfigurationError", "Limit", "Policy", "RateLimitExceeded",
-        "RateLimitMode", "RateLimitResult", "RateLimitUnavailable", "RateLimiter", "RatekitError", "get_rate_limit_mode",
+        "RateLimitMode", "RateLimitResult", "RateLimitUnavailable", "RateLimiter", "RatekitError", "Reservation",
+        "get_rate_limit_mode",
     ]  # fmt: skip
     assert all(hasattr(ratekit, name) for name in ratekit.__all__)
 

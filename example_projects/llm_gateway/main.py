@@ -15,8 +15,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel, Field
 
 from ratekit import Calendar, Limit, Policy
-from ratekit.limiter.reservations import Reservation
-from ratekit_fastapi import ReserveLimiter, install
+from ratekit_fastapi import Reservation, ReserveLimiter, install
 
 
 def plan(requests: int, tokens: int, month: int) -> Policy:
