@@ -9,8 +9,8 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, NamedTuple
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -30,6 +30,9 @@ from ratekit.limiter.limiters import RateLimiter
 from ratekit.web.methods import split_method
 from ratekit.web.plans import as_rule_policy
 from ratekit.web.table import Rule, Rules
+
+if TYPE_CHECKING:
+    from ratekit.rules.reload import Rules as Documents
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")  # of which a rule may be for one
 COST_HELP = "How much the request spends: 5, or by unit tokens=800,pages=2."
@@ -184,9 +187,17 @@ def _question_by_document(endpoint: str, where: str, subject: str | None) -> Que
             raise click.UsageError(f"rule {rule.name!r} has the limits of the plan that plan_of of the application names")
         if limits is not None:
             policy = None if rule.is_unlimited(limits) else rule.policy_of(limits)
-            told = f"{rule.name}, version {documents.status.version} of {documents.origin}"
+            told = f"{rule.name}, version {documents.status.version} of {documents.origin}, {_age(documents)}"
             return Question(rule.endpoint, policy, told, rule.mode)
     raise click.UsageError(f"--rules {where!r} has no limits for {endpoint!r}")
+
+
+def _age(documents: Documents) -> str:
+    """Return how old rules are by what the document says, or else since when they are loaded."""
+    updated = documents.compiled_once.last_updated
+    if updated is None:
+        return f"loaded {documents.status.age:.0f} s ago, without last_updated"
+    return f"updated {timedelta(seconds=int(clock.now() - updated.timestamp()))} ago"
 
 
 class Costs(click.ParamType):  # type: ignore[type-arg]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
@@ -124,10 +125,12 @@ class CompiledRules:
         candidates: Sequence[Candidate],
         *,
         applies_all: bool,
+        last_updated: datetime | None = None,
         pace: Callable[[], None] = lambda: None,
     ) -> None:
         self.rules = tuple(rules)
         self.applies_all = applies_all
+        self.last_updated = last_updated  # what the document says of it
         self.index = Index(candidates, pace)
         self.lookups = 0
         self.misses = 0
@@ -221,7 +224,8 @@ def compile_document(
         candidates.append(Candidate(model.match, rule.is_final))
     if problems:
         raise DocumentError(problems)
-    return CompiledRules(rules, candidates, applies_all=document.apply == "all", pace=pace)
+    is_all, updated = document.apply == "all", document.last_updated
+    return CompiledRules(rules, candidates, applies_all=is_all, last_updated=updated, pace=pace)
 
 
 class _Compiler:

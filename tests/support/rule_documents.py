@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 from hypothesis import strategies as st
@@ -106,6 +107,17 @@ rules = st.fixed_dictionaries(
         "note": st.text(max_size=5),
     },
 )
+estimated = st.builds(
+    lambda rule, estimate: {name: value for name, value in rule.items() if name != "cost"} | {"estimate": estimate},
+    rules,
+    st.one_of(st.integers(0, 100), st.just("json:n"), st.just({"requests": "json:n"})),
+)
+anchored = st.builds(
+    lambda rule, rate, anchor: rule | {"limits": rate, "custom": {}, "overrides": {}, "anchor": anchor},
+    rules,
+    st.sampled_from(["9/month", "100/month Europe/Berlin"]),
+    st.one_of(st.integers(1, 31), st.dates(date(2000, 1, 1), date(2100, 1, 1)).map(date.isoformat)),
+)
 
 
 def _named(document: dict[str, Any]) -> dict[str, Any]:
@@ -113,15 +125,27 @@ def _named(document: dict[str, Any]) -> dict[str, Any]:
     return document | {"rules": rules}
 
 
-documents = st.fixed_dictionaries(
-    {"rules": st.lists(rules, max_size=8)},
-    optional={
-        "service": words,
-        "version": st.one_of(st.integers(), words),
-        "last_updated": times,
-        "apply": st.sampled_from(["first", "all"]),
-        "by": identities,
-        "mode": st.sampled_from(["on", "off", "monitor"]),
-        "plans": st.dictionaries(words, limits, max_size=2),
-    },
-).map(_named)
+def _planned(document: dict[str, Any]) -> dict[str, Any]:
+    """Let the first rule ask for the plan of a request, where there are plans and it can be."""
+    rules = document["rules"]
+    if not document.get("plans") or not rules or rules[0].keys() & {"anchor", "cost", "estimate"}:
+        return document
+    return document | {"rules": [rules[0] | {"limits": "plan"}, *rules[1:]]}
+
+
+documents = (
+    st.fixed_dictionaries(
+        {"rules": st.lists(st.one_of(rules, rules, estimated, anchored), max_size=8)},
+        optional={
+            "service": words,
+            "version": st.one_of(st.integers(), words),
+            "last_updated": times,
+            "apply": st.sampled_from(["first", "all"]),
+            "by": identities,
+            "mode": st.sampled_from(["on", "off", "monitor"]),
+            "plans": st.dictionaries(words, limits, max_size=2),
+        },
+    )
+    .map(_named)
+    .map(_planned)
+)

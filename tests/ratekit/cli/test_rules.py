@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 
 import jsonschema
 import pytest
@@ -225,3 +226,12 @@ def test_explain_takes_the_limits_of_a_document(ratekit, files, url):
     assert told["limits"][0]["max_requests"] == 5
     assert told["rule"].startswith("chat, version ")
     assert files[0] in told["rule"]
+    assert told["rule"].endswith(" s ago, without last_updated")
+
+
+def test_explain_says_how_old_a_document_is(ratekit, tmp_path, url):
+    path = tmp_path / "rules.json"
+    updated = datetime.now(UTC) - timedelta(hours=30)
+    path.write_text(json.dumps({"last_updated": updated.isoformat(), "rules": [{"limits": "5/s"}]}))
+    told = ratekit("explain", "/x", "user:1", "--rules", str(path), "--json").json["rule"]
+    assert ", updated 1 day, 6:00:" in told

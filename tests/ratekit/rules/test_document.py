@@ -181,7 +181,7 @@ def _places(value, path=()):
             yield from _places(inner, (*path, index))
 
 
-OPEN = {"cost", "custom", "headers", "overrides", "plans", "by"}  # the keys of these are the author's own
+OPEN = {"cost", "estimate", "custom", "headers", "overrides", "plans", "by"}  # the keys of these are the author's own
 
 
 @settings(max_examples=100)
