@@ -14,7 +14,7 @@ from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import AsyncRateLimiter, shielded
 from ratekit.stores.contract import AsyncStoreGiven
 from ratekit.web.answers import ANSWERED, ErrorResponse, ResponseWriter
-from ratekit.web.charging import ResponseHead
+from ratekit.web.charging import ResponseHead, joined
 from ratekit.web.decide import Group, Ledger, give_back, hold_slots, refusal_of, refuse, releases_of
 from ratekit.web.drivers import arun
 from ratekit.web.fast_path import decide_request
@@ -291,7 +291,7 @@ async def _nothing() -> None: ...
 def _concluded(ledger: Ledger, status: Any, lines: Iterable[RawLine], depth: int) -> Iterable[RawLine]:
     """Take note of how a request has ended, and return the response's lines without those that are hidden."""
     lines = list(lines)
-    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in lines}
+    headers = joined((name.decode("latin-1"), value.decode("latin-1")) for name, value in lines)
     hidden = conclude(ledger, ResponseHead(status, headers), depth)
     return [line for line in lines if line[0].decode("latin-1").lower() not in hidden] if hidden else lines
 

@@ -17,7 +17,7 @@ from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import RateLimiter
 from ratekit.stores.contract import StoreGiven
 from ratekit.web.answers import ANSWERED, ErrorResponse
-from ratekit.web.charging import ResponseHead
+from ratekit.web.charging import ResponseHead, joined
 from ratekit.web.decide import Ledger, Verdict, decide, give_back, hold_slots, refusal_of, refuse, releases_of
 from ratekit.web.drivers import run
 from ratekit.web.identity import KeyFunction, body_too_long
@@ -243,8 +243,7 @@ class Starter:
 
 def _concluded(ledger: Ledger, status: str, lines: list[tuple[str, str]], depth: int) -> list[tuple[str, str]]:
     """Take note of how a request has ended, and return the response's lines without those that are hidden."""
-    headers = {name.lower(): value for name, value in lines}
-    hidden = conclude(ledger, ResponseHead(int(status[:3]), headers), depth)
+    hidden = conclude(ledger, ResponseHead(int(status[:3]), joined(lines)), depth)
     return [line for line in lines if line[0].lower() not in hidden]
 
 

@@ -15,7 +15,7 @@ from django.http import FileResponse, Http404
 from django.http.multipartparser import MultiPartParserError
 
 from ratekit.limiter.limiters import shielded
-from ratekit.web.charging import ResponseHead
+from ratekit.web.charging import ResponseHead, joined
 from ratekit.web.decide import Ledger
 from ratekit.web.drivers import arun, run
 from ratekit.web.settling import conclude, fail, finish
@@ -30,7 +30,7 @@ def conclude_response(ledger: Ledger, request: Any, response: Any) -> None:
     """Take note of a response, before headers are written on it, and remove those headers that only ratekit reads."""
     if not ledger.is_held:
         return
-    headers = {name.lower(): value for name, value in response.headers.items()}
+    headers = joined(response.headers.items())
     for name in conclude(ledger, ResponseHead(response.status_code, headers, response, request), len(ledger.fronts)):
         del response.headers[name]
 

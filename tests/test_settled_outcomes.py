@@ -239,3 +239,16 @@ def test_an_outer_front_of_wsgi_goes_by_the_status_that_it_sees_itself():
     client, peer = Client(outer), {"REMOTE_ADDR": "192.0.2.7"}
     assert [client.post("/login", environ_base=peer).status_code for _ in range(7)] == EXPECTED
     assert used_in(STORE) == {"post-logins": 5, "post-3600s": 5}
+
+
+def test_several_lines_that_say_the_actual_cost_are_none_and_the_estimate_stays():
+    def app(environ: Any, start_response: Any) -> list[bytes]:
+        start_response("200 OK", [("X-Usage-Tokens", "50"), ("X-Usage-Tokens", "5")])
+        return [b"ok"]
+
+    rules = {"/x": {"limits": LLM, "estimate": 800, "actual": "header:x-usage-tokens", "hide": True}}
+    limited = wsgi.RateLimitMiddleware(app, store=STORE, rules=rules, default=None)
+    answer = Client(limited).get("/x")
+    assert (answer.status_code, "X-Usage-Tokens" in answer.headers) == (200, False)
+    answer.close()
+    assert used_in(STORE) == {"calls": 1, "tokens": 800}

@@ -9,7 +9,7 @@ from werkzeug.wrappers import Response
 
 from ratekit.flask.requests import RequestState
 from ratekit.limiter.limiters import RateLimiter
-from ratekit.web.charging import ResponseHead
+from ratekit.web.charging import ResponseHead, joined
 from ratekit.web.drivers import run
 from ratekit.web.settling import Usage, conclude, fail, finish
 
@@ -22,7 +22,7 @@ def usage() -> Usage:
 def end_with(response: Response, state: RequestState, limiter: RateLimiter) -> None:
     """Take note of the outcome of a request, and settle when its response is closed, after the last byte."""
     ledger = state.ledger
-    headers = {name.lower(): value for name, value in response.headers.items()}
+    headers = joined(response.headers.items())
     for name in conclude(ledger, ResponseHead(response.status_code, headers, response), state.depth):
         response.headers.pop(name, None)
     if response.is_streamed and not response.direct_passthrough:

@@ -37,6 +37,15 @@ class ResponseHead(NamedTuple):
     request: Any = None  # the framework's request, for the words of a framework
 
 
+def joined(lines: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return header lines by name, in lower case. Several lines of one name are one text: no number, if it should be one."""
+    headers: dict[str, str] = {}
+    for name, value in lines:
+        known = headers.get(name.lower())
+        headers[name.lower()] = value if known is None else f"{known}, {value}"
+    return headers
+
+
 class Outcomes:
     """Some outcomes of requests, by the status of the response or by what a callable says of it."""
 

@@ -150,7 +150,9 @@ def declared(
     """
     if isinstance(max_requests, str):
         if expiry is not None or limits is not None or policy is not None:
-            raise ConfigurationError(f"rate {max_requests!r} says all that is allowed: give nothing else beside it")
+            raise ConfigurationError(
+                f"max_requests {max_requests!r} is a rate, which says all that is allowed: give nothing else beside it"
+            )
         max_requests, limits = None, max_requests
     given = [max_requests is not None or expiry is not None, limits is not None, policy is not None]
     if sum(given) != 1:

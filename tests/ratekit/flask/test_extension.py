@@ -67,7 +67,9 @@ def test_misspelt_argument_is_an_error_that_names_the_right_one():
 
 def test_rate_may_stand_first_and_says_all():
     assert rate_limit("5/min").limit == rate_limit(limits="5/min").limit
-    with pytest.raises(ConfigurationError, match="rate '5/min' says all that is allowed: give nothing else beside it"):
+    with pytest.raises(
+        ConfigurationError, match="'5/min' is a rate, which says all that is allowed: give nothing else beside it"
+    ):
         rate_limit("5/min", 60)
 
 
