@@ -248,7 +248,7 @@ def test_several_lines_that_say_the_actual_cost_are_none_and_the_estimate_stays(
 
     rules = {"/x": {"limits": LLM, "estimate": 800, "actual": "header:x-usage-tokens", "hide": True}}
     limited = wsgi.RateLimitMiddleware(app, store=STORE, rules=rules, default=None)
-    answer = Client(limited).get("/x")
+    answer = Client(limited).get("/x", environ_base={"REMOTE_ADDR": "192.0.2.7"})
     assert (answer.status_code, "X-Usage-Tokens" in answer.headers) == (200, False)
     answer.close()
     assert used_in(STORE) == {"calls": 1, "tokens": 800}
