@@ -209,7 +209,8 @@ def django_sender(declared: tuple[Declared, ...], store: str, sender: Any, handl
     for one in reversed(declared):
         view = ratekit_django.rate_limit(policy=one.policy, by=one.by, **one.options)(view)
     settings = {"STORE_URL": store} | {name.upper(): value for name, value in options.items()}
-    with override_settings(ROOT_URLCONF=(django_path("x", view),), RATEKIT=settings):
+    middleware = ["ratekit_django.middleware.RateLimitMiddleware"]
+    with override_settings(ROOT_URLCONF=(django_path("x", view),), RATEKIT=settings, MIDDLEWARE=middleware):
         for signal in (request_started, request_finished):
             signal.disconnect(close_old_connections)  # as Django's test client does: there is no database
         try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ratekit_service.checks.front import Front
@@ -155,7 +155,15 @@ def test_front_and_reference_agree(twin, ratekit_clock):
     keys = st.sampled_from([both.caller.key] * 8 + [make_key("live").text, "nonsense"])
     request = st.tuples(bodies(plans, slots), keys, content_types)
     decided = []
+    place = {"resource": "r", "subject": "b", "plan_id": plans[4]}
+    fitting = {
+        "/v1/check": {**place, "plan_id": plans[1]},
+        "/v1/reserve": {**place, "id": "fits", "estimate": {"tokens": 2}},
+        "/v1/commit": {**place, "id": "fits", "actual": {"tokens": 1}},
+    }
+    fits = [((path, encoded(body)), both.caller.key, "application/json") for path, body in fitting.items()]
 
+    @example(fits, 0)
     @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck))
     @given(st.lists(request, min_size=1, max_size=4), st.integers(0, 3))
     def property_(requests, seconds):
@@ -168,7 +176,7 @@ def test_front_and_reference_agree(twin, ratekit_clock):
 
     property_()
     assert {200, 401, 404, 422, 429} <= {status for _, status in decided}
-    assert {(path, 200) for path in ("/v1/check", "/v1/reserve", "/v1/commit")} <= set(decided)
+    assert {(path, 200) for path in fitting} <= set(decided)
 
 
 @pytest.mark.parametrize("header", ["application/json", "text/plain"])
