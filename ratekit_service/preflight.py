@@ -23,7 +23,9 @@ def check(settings: Settings) -> None:
     _check_database_folder(settings.database_url)
     if settings.tls_certificate:
         _check_tls(settings.tls_certificate, settings.tls_key)
-    _check_port(settings.host, settings.port)
+    _check_port(settings.host, settings.port, "--port")
+    if settings.grpc_port:
+        _check_port(settings.host, settings.grpc_port, "--grpc-port")
 
 
 def _check_database_folder(url: str) -> None:
@@ -50,7 +52,7 @@ def _check_tls(certificate: str, key: str) -> None:
         ) from None
 
 
-def _check_port(host: str, port: int) -> None:
+def _check_port(host: str, port: int, option: str) -> None:
     """Raise ConfigurationError if nobody can listen there. A port of 0 is any that is free."""
     try:
         for family, kind, protocol, _, address in socket.getaddrinfo(
@@ -63,5 +65,5 @@ def _check_port(host: str, port: int) -> None:
                 listening.bind(address)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise ConfigurationError(f"port {port} of {host} is taken by another program: choose one by --port") from None
+            raise ConfigurationError(f"port {port} of {host} is taken by another program: choose one by {option}") from None
         raise ConfigurationError(f"nobody can listen on host {host!r}, port {port}: {error.strerror}") from None

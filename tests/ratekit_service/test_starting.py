@@ -82,6 +82,18 @@ def test_taken_port_is_told_and_the_demo_does_not_say_that_it_listens(tmp_path):
     assert ended.stderr == f"ratekit: port {port} of 127.0.0.1 is taken by another program: choose one by --port\n"
 
 
+def test_taken_port_of_envoys_service_is_told_before_anything_begins(tmp_path):
+    (tmp_path / "ratelimit.yaml").write_text("domain: shop\ndescriptors: [{key: user}]\n")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        words = ["--port", str(free_port()), "--grpc-port", str(port), "--rules", "ratelimit.yaml"]
+        ended = served(tmp_path, {}, *words)
+    assert ended.returncode == 2
+    assert ended.stderr == f"ratekit: port {port} of 127.0.0.1 is taken by another program: choose one by --grpc-port\n"
+    assert ended.stdout == ""
+    assert not (tmp_path / "ratekit.db").exists()
+
+
 def test_demo_touches_no_configured_store_or_database_and_prints_no_configured_token(tmp_path, redis_server):
     database, token = tmp_path / "production.db", "a-token-of-production"
     with closing(sqlite3.connect(database)) as connection:
