@@ -115,10 +115,11 @@ def test_requests_pass_and_then_are_refused_with_our_numbers(proxy, tmp_path, re
 
 @every_proxy
 def test_what_clients_send_changes_nothing(proxy, tmp_path, redis_server):
-    """A client that names another resource, subject, key or cost is limited all the same, and its key is not ours."""
+    """A client that names another resource, subject, key, cost or host is limited all the same, and its key is not ours."""
     forged = {
         "x-ratekit-subject": "somebody-else", "x-ratekit-resource": "free", "x-ratekit-cost": "0", "x-ratekit-refuse": "403",
         "x-ratekit-by": "header:x-other", "x-api-key": "mine", "x-ratelimit-status": "ok", "x-forwarded-for": "10.0.0.1",
+        "host": "shop.example",
     }  # fmt: skip
     with running(proxy, tmp_path, redis_server.url) as gateway:
         answers = [get(gateway.client, path=f"/?resource=free&cost=0&by=ip&n={n}", **forged) for n in range(6)]
