@@ -33,6 +33,10 @@ In production: counters in Redis, the rest in Postgres, any number of instances
 Then, with the token, a tenant, a plan and a key; and with the key, a check:
   curl localhost:8080/v1/admin/tenants -H "authorization: Bearer $RATEKIT_ADMIN_TOKEN" \\
     -H 'content-type: application/json' -d '{"name":"acme"}'
+  curl localhost:8080/v1/admin/plans -H "authorization: Bearer $RATEKIT_ADMIN_TOKEN" \\
+    -H 'content-type: application/json' -d '{"tenant_id":"ten_...","name":"five","limits":["5/min"]}'
+  curl localhost:8080/v1/admin/keys -H "authorization: Bearer $RATEKIT_ADMIN_TOKEN" \\
+    -H 'content-type: application/json' -d '{"tenant_id":"ten_...","name":"prod","plan_id":"plan_..."}'
   curl localhost:8080/v1/check -H "x-api-key: $KEY" \\
     -H 'content-type: application/json' -d '{"resource":"GET:/orders","subject":"user:42"}'
 
