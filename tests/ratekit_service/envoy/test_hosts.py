@@ -117,6 +117,21 @@ async def test_reflection_shows_envoys_service():
     assert file.package == Request.DESCRIPTOR.file.package
 
 
+async def test_ping_on_an_idle_connection_is_answered():
+    """Envoy's keep-alive, in frames of HTTP/2: settings, then two pings."""
+    preface, settings = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", struct.pack(">HBBBL", 0, 0, 4, 0, 0)
+    pings = [struct.pack(">HBBBL", 0, 8, 6, 0, 0) + text for text in (b"ratekit1", b"ratekit2")]
+    answers = [struct.pack(">HBBBL", 0, 8, 6, 1, 0) + text for text in (b"ratekit1", b"ratekit2")]
+    async with running() as (server, _):
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(preface + settings)
+        for ping, answer in zip(pings, answers, strict=True):
+            writer.write(ping)
+            await asyncio.wait_for(reader.readuntil(answer), 5)
+        writer.close()
+        await writer.wait_closed()
+
+
 async def test_port_in_use_is_named():
     async with running() as (server, _):
         with pytest.raises(ConfigurationError, match=f"grpc address '127.0.0.1:{server.port}' cannot be listened on"):
