@@ -13,7 +13,7 @@ import sys
 import pytest
 
 from support import databases
-from support.instances import TOKEN, assert_within_a_second, crowd, instances, seconds_until, start, tenant
+from support.instances import TOKEN, crowd, instances, seconds_until, start, tenant
 from support.servers import free_port, survivors, wait_until
 
 
@@ -35,10 +35,10 @@ def test_two_instances_have_one_exact_limit_and_one_configuration(places, tmp_pa
         assert (statuses.count(200), statuses.count(429)) == (100, 200)
 
         first.admin("PATCH", f"/plans/{plan_id}", {"limits": ["150/h"]})
-        assert_within_a_second(lambda: second.check(key, cost=0).json()["limit"] == 150)
+        assert seconds_until(lambda: second.check(key, cost=0).json()["limit"] == 150) < 1
         first.admin("DELETE", f"/keys/{key.split('_')[2]}")
         assert first.check(key).status_code == 401
-        assert_within_a_second(lambda: second.check(key).status_code == 401)
+        assert seconds_until(lambda: second.check(key).status_code == 401) < 1
 
 
 def test_change_reaches_others_within_a_second_by_polling_alone(tmp_path):
@@ -48,8 +48,10 @@ def test_change_reaches_others_within_a_second_by_polling_alone(tmp_path):
             seconds_until(lambda one=one: one.check(key, cost=0).status_code == 200)
         for most in (101, 102, 103):
             first.admin("PATCH", f"/plans/{plan_id}", {"limits": [f"{most}/h"]})
-            for one in others:
-                assert_within_a_second(lambda one=one, most=most: one.check(key, cost=0).json()["limit"] == most)
+            waits = [
+                seconds_until(lambda one=one, most=most: one.check(key, cost=0).json()["limit"] == most) for one in others
+            ]
+            assert max(waits) < 1
 
 
 def test_nobody_else_notices_an_instance_that_is_killed_under_load(places, tmp_path):

@@ -15,7 +15,6 @@ from typing import Any
 
 import httpx2
 
-from ratekit_service import Settings
 from support.servers import end_group, free_port, wait_until
 
 TOKEN = "a-token-for-administration"
@@ -118,17 +117,3 @@ async def crowd(urls: list[str], key: str, count: int, workers: int = 16) -> lis
 def seconds_until(condition: Any) -> float:
     begun = time.monotonic()
     return wait_until(condition, "it was not seen") - begun
-
-
-def assert_within_a_second(condition: Any) -> None:
-    """Wait until an instance shows a change. A second is enough, unless ten looks at it take longer than half of one."""
-    looks: list[float] = []
-
-    def look() -> Any:
-        begun = time.monotonic()
-        seen = condition()
-        looks.append(time.monotonic() - begun)
-        return seen
-
-    took = seconds_until(look)
-    assert took < max(1, Settings().poll_seconds + 10 * max(looks)), (took, looks)

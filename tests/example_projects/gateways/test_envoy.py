@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 import httpx2
@@ -57,13 +56,6 @@ YEARLY = PATIENT | {"unit: minute, requests_per_unit: 5": "unit: year, requests_
 
 def statuses(client: httpx2.Client, times: int, user: str, path: str = "/") -> list[int]:
     return [client.get(path, headers={"x-user": user}).status_code for _ in range(times)]
-
-
-def seconds_of(client: httpx2.Client, status: int) -> float:
-    """Return how long a request takes that gets this status."""
-    started = time.perf_counter()
-    assert statuses(client, 1, "42") == [status]
-    return time.perf_counter() - started
 
 
 def limit_of(client: httpx2.Client, user: str) -> str:
@@ -122,12 +114,15 @@ def test_service_away_is_open_or_closed_as_configured(tmp_path, redis_server, de
     changes = YEARLY | {"failure_mode_deny: false": f"failure_mode_deny: {deny}"}
     with running(tmp_path, redis_server.url, changes) as gateway:
         assert statuses(gateway.client, 6, "42") == [200] * 5 + [429]
-        answered = median(seconds_of(gateway.client, 429) for _ in range(10))
         (service,) = gateway.services
         service.kill()
         service.wait()
-        away = median(seconds_of(gateway.client, status) for _ in range(10))
-        assert away < max(0.06, 3 * answered)  # on a machine that is busy, an answer takes its time as well
+        took = []
+        for _ in range(10):
+            started = time.perf_counter()
+            assert statuses(gateway.client, 1, "42") == [status]
+            took.append(time.perf_counter() - started)
+        assert sorted(took)[len(took) // 2] < 0.06
 
 
 @pytest.mark.parametrize(("deny", "status"), [("false", 200), ("true", 500)])
@@ -141,7 +136,9 @@ def test_service_that_hangs_is_open_or_closed_within_the_time_limit(tmp_path, re
         took = []
         try:
             while len(took) < 10 or (min(took) > 0.06 and len(took) < 60):  # the machine may be busy
-                took.append(seconds_of(gateway.client, status))
+                started = time.perf_counter()
+                assert statuses(gateway.client, 1, "42") == [status]
+                took.append(time.perf_counter() - started)
         finally:
             service.send_signal(signal.SIGCONT)
         assert min(took) < 0.06
