@@ -38,8 +38,9 @@ def run(settings: Settings) -> None:
         if settings.workers == 1:
             uvicorn.run(app, **_options(settings))
         else:
-            _export(settings)
-            uvicorn.run(f"{__name__}:from_environment", factory=True, workers=settings.workers, **_options(settings))
+            with tempfile.TemporaryDirectory(prefix="ratekit-metrics-") as folder:
+                _export(settings, folder)
+                uvicorn.run(f"{__name__}:from_environment", factory=True, workers=settings.workers, **_options(settings))
     except KeyboardInterrupt:
         return
 
@@ -102,9 +103,9 @@ def _options(settings: Settings) -> dict[str, Any]:
     return options
 
 
-def _export(settings: Settings) -> None:
-    """Put the settings into the environment, for workers."""
+def _export(settings: Settings, metrics_folder: str) -> None:
+    """Put the settings into the environment, for workers, and the folder where they show their metrics to each other."""
     for one in dataclasses.fields(settings):
         value = getattr(settings, one.name)
         os.environ[variable_of(one.name)] = str(value)
-    os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", tempfile.mkdtemp(prefix="ratekit-metrics-"))
+    os.environ.setdefault("PROMETHEUS_MULTIPROC_DIR", metrics_folder)

@@ -79,6 +79,7 @@ class Service:
 
         if self._envoy is not None:
             await self._start_envoy()
+        self.measure()
 
     async def stop(self) -> None:
         """End the work in the background, and write what is waiting."""
@@ -128,12 +129,14 @@ class Service:
         """Bring the metrics up to date: what was counted, and the gauges."""
         metrics = self.metrics
         metrics.flush()
-        metrics.version.set(self.refresher.configuration.version)
-        metrics.age.set(self.refresher.age)
-        metrics.database.set(self.database.is_up)
-        metrics.store.set(self.limiter.health().state is StoreState.UP)
-        metrics.written.set(self.violations.written)
-        metrics.dropped.set(self.violations.dropped)
+        metrics.show(
+            version=self.refresher.configuration.version,
+            age=self.refresher.age,
+            database=self.database.is_up,
+            store=self.limiter.health().state is StoreState.UP,
+            written=self.violations.written,
+            dropped=self.violations.dropped,
+        )
 
     async def copy_overrides(self) -> bool:
         """Copy what has changed in the database to the store; whether the store answers. If not, it is done later."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 from opentelemetry import trace
@@ -37,6 +41,41 @@ async def test_metrics_count_what_became_of_requests(service):
     assert found["ratekit_config_version"] == service.service.refresher.configuration.version
     assert (found["ratekit_database_up"], found["ratekit_store_up"]) == (1, 1)
     assert "user:42" not in str(found)
+
+
+def worker(folder, line: str) -> tuple[subprocess.Popen[str], str]:
+    """Start a worker with the metrics of a service, which lives until its input is closed; and what the line is."""
+    program = f"""
+import sys
+from ratekit_service.telemetry.metrics import Metrics
+metrics = Metrics()
+print(repr({line}), flush=True)
+sys.stdin.read()
+"""
+    started = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    return started, started.stdout.readline()
+
+
+def test_metrics_of_several_workers_are_those_of_workers_that_live_and_have_started(tmp_path):
+    show = "metrics.show(database={}, age={}, dropped={})"
+    ended, _ = worker(tmp_path, show.format(0, 99, 50))
+    ended.kill()
+    ended.communicate()
+    starting, _ = worker(tmp_path, "metrics")
+    first, _ = worker(tmp_path, show.format(1, 2, 3))
+    second, page = worker(tmp_path, f"({show.format(1, 5, 4)}, metrics.page().decode())[1]")
+    for one in (starting, first, second):
+        one.communicate()
+    answer = figures(ast.literal_eval(page))
+    assert answer["ratekit_database_up"] == 1
+    assert answer["ratekit_config_age_seconds"] == 5
+    assert answer["ratekit_violations_dropped"] == 7
 
 
 @pytest.fixture
