@@ -1029,9 +1029,11 @@ def options_and_request(**given):
     return options, options.rules.find(request), request
 
 
+LIMITER = RateLimiter(MemoryStore())  # that nothing of a flow is asked of, here
+
+
 def groups_of(options, request, rules):
-    limiter = RateLimiter(MemoryStore())
-    return run(options.read(request, rules, ON, load_body=lambda by: None), limiter)
+    return run(options.read(request, rules, ON, load_body=lambda by: None), LIMITER)
 
 
 ON = RateLimitMode.ON
