@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from ratekit.core import keys
 from ratekit.core.errors import ConfigurationError
-from ratekit.core.limit_names import qualified, with_cost
+from ratekit.core.limit_names import Meaning, qualified, with_meaning
 from ratekit.core.limits import Limit, Policy
 from ratekit.core.modes import RateLimitMode, weakest
 from ratekit.core.protocol import CostGiven, encode_keys
@@ -29,7 +29,7 @@ from ratekit.web.arguments import (
     wrong_type,
 )
 from ratekit.web.charged_checks import charged_check
-from ratekit.web.charging import Charging, ChargingOptions, charging_of, check_charging
+from ratekit.web.charging import Charging, ChargingOptions, charging_of, check_charging, meaning_of
 from ratekit.web.decide import Ask, Check
 from ratekit.web.drivers import arun
 from ratekit.web.identity import (
@@ -132,9 +132,9 @@ class RateLimiterDependency(RateLimiterMark):
         self.is_by_peer = self._key_function == client_ip()  # so long as no proxy is trusted
 
     @property
-    def _named_cost(self) -> Cost:
-        """The cost that is part of the names of its limits: an estimate is none, as it may change."""
-        return self.cost if self.charging is None or self.charging.estimate is None else 1
+    def _meaning(self) -> Meaning:
+        """What it counts, which is part of the names of its limits."""
+        return meaning_of(self.cost, self.charging)
 
     def _counted(self, policy: Policy | None) -> Policy | None:
         """Return a fixed policy as it is counted, or raise ConfigurationError if the limiter cannot charge it."""
@@ -143,7 +143,7 @@ class RateLimiterDependency(RateLimiterMark):
         if self._has_own_keys and self.charging is not None:
             raise ConfigurationError(f"{type(self).__name__} makes keys of its own, which have no estimate, count or share")
         check_charging(policy, self.cost, self.charging)
-        return None if policy is None else with_cost(policy, self._named_cost)
+        return None if policy is None else with_meaning(policy, self._meaning)
 
     _uses_project = False
     version: object  # another one after each change of the limiter
@@ -199,7 +199,7 @@ class RateLimiterDependency(RateLimiterMark):
         """Ask for the limits of a request. None: it is not limited."""
         answer = self.declared.function(settings.plan_of)(request)
         answer = await answer if inspect.isawaitable(answer) else answer
-        policy = settings.plans.policy(answer, self._operation(request), self._named_cost, is_plan=self.declared.is_by_plan)
+        policy = settings.plans.policy(answer, self._operation(request), self._meaning, is_plan=self.declared.is_by_plan)
         if policy is None:
             note_pass(self.endpoint_for(request), NO_LIMITS)
             return None

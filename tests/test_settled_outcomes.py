@@ -216,7 +216,7 @@ def test_an_outer_front_goes_by_the_status_that_it_sees_itself(app):
     assert [answer.status_code for answer in answers] == EXPECTED
     assert answers[4].headers["ratelimit-remaining"] == "0"
     assert used_in(STORE)["post-logins"] == 5
-    assert used_in(STORE).get("post-3600s", 0) == (5 if app is raising else 0)
+    assert used_in(STORE).get("post-count-500-3600s", 0) == (5 if app is raising else 0)
 
 
 def wsgi_translated(app: Any) -> Any:
@@ -238,7 +238,7 @@ def test_an_outer_front_of_wsgi_goes_by_the_status_that_it_sees_itself():
     outer = wsgi.RateLimitMiddleware(wsgi_translated(app), store=STORE, default=None, rules=RULE)
     client, peer = Client(outer), {"REMOTE_ADDR": "192.0.2.7"}
     assert [client.post("/login", environ_base=peer).status_code for _ in range(7)] == EXPECTED
-    assert used_in(STORE) == {"post-logins": 5, "post-3600s": 5}
+    assert used_in(STORE) == {"post-logins": 5, "post-count-200-3600s": 5}
 
 
 def test_several_lines_that_say_the_actual_cost_are_none_and_the_estimate_stays():

@@ -1,4 +1,4 @@
-"""The names of limits that count apart on one endpoint: by the method that is declared, and by what a request costs.
+"""The names of limits that count apart on one endpoint: by the declared method, by cost, and by the outcomes that count.
 
     60s                       every method; in FastAPI, where each operation has its own counter, GET
     post-60s                  POST
@@ -6,6 +6,8 @@
     options-60s               OPTIONS, where no method is declared
     cost-50-60s               a limiter with cost=50
     post-cost-elements-60s    POST, by a limiter with cost=elements
+    count-401-403-60s         a limiter with count=(401, 403)
+    count-4xx-reset-2xx-60s   a limiter with count="4xx" and reset_when="2xx"
 
 A name is made of its own declaration alone: no other route changes it, and no restart does.
 """
@@ -17,12 +19,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
-from ratekit.core.limits import REQUESTS, Limit, Policy
+from ratekit.core.limits import REQUESTS, Algorithm, Limit, Policy
 
 OPTIONS = "options"  # the qualifier of a preflight, where no method is declared
 _SIMPLE = (int, float, str, bytes, bool, type(None))
+
+
+class Meaning(NamedTuple):
+    """What a limiter counts, if not requests: each meaning has a counter of its own."""
+
+    cost: int | Mapping[str, int] | Callable[[Any], Any] = 1
+    outcomes: str = ""  # those that count, and those that reset: "count-401-reset-200"
 
 
 @lru_cache(maxsize=1024)
@@ -34,20 +43,28 @@ def qualified(policy: Policy, qualifier: str) -> Policy:
 
 
 @lru_cache(maxsize=1024)
-def _with_cost(policy: Policy, qualifier: str) -> Policy:
-    limits = [limit if _has_own_name(limit) else replace(limit, name=f"{qualifier}-{limit.name}") for limit in policy.limits]
+def _with_meaning(policy: Policy, qualifier: str) -> Policy:
+    limits = [limit if _keeps_name(limit) else replace(limit, name=f"{qualifier}-{limit.name}") for limit in policy.limits]
     return Policy(policy.name, limits)
 
 
-def with_cost(policy: Policy, cost: int | Mapping[str, int] | Callable[[Any], Any]) -> Policy:
-    """Return the policy of a limiter with a cost of its own: requests and units are never counted in one counter.
+def with_meaning(policy: Policy, meaning: Meaning) -> Policy:
+    """Return the policy of a limiter that counts something of its own: requests, units and failures have a counter each.
 
-    A limit that has a name keeps it, so that limiters of different costs can share a budget. A cost of 0 only looks, and a
-    slot costs 1. Where a limit says its unit, a counter cannot have two meanings.
+    A limit that has a name keeps it, so that limiters of different costs can share a budget; so does one that counts slots.
+    """
+    parts = [part for part in (_cost_name(policy, meaning.cost), meaning.outcomes) if part]
+    return _with_meaning(policy, "-".join(parts)) if parts else policy
+
+
+def _cost_name(policy: Policy, cost: int | Mapping[str, int] | Callable[[Any], Any]) -> str:
+    """Return the part of a name that a cost makes; "" for one that changes no meaning.
+
+    A cost of 0 only looks, and a slot costs 1. Where a limit says its unit, its counter has no other meaning.
     """
     if cost in (0, 1) or policy.has_slots or isinstance(cost, Mapping) or policy.units != (REQUESTS,):
-        return policy
-    return _with_cost(policy, f"cost-{cost if isinstance(cost, int) else _callable_name(cost)}")
+        return ""
+    return f"cost-{cost if isinstance(cost, int) else callable_name(cost)}"
 
 
 def by_methods(methods: Iterable[str]) -> str:
@@ -62,14 +79,14 @@ def by_operation(methods: Iterable[str]) -> str:
     return "" if qualifier == "get" else qualifier
 
 
-def _has_own_name(limit: Limit) -> bool:
-    return limit.name != replace(limit, name="").name
+def _keeps_name(limit: Limit) -> bool:
+    return limit.algorithm is Algorithm.CONCURRENCY or limit.name != replace(limit, name="").name
 
 
-def _callable_name(function: Callable[..., Any]) -> str:
+def callable_name(function: Callable[..., Any]) -> str:
     """Return the name of a callable; of a lambda, an inner function and a partial also a digest of what it is made of."""
     if isinstance(function, partial):
-        return f"{_callable_name(function.func)}-{_digest((function.args, tuple(sorted(function.keywords.items()))))}"
+        return f"{callable_name(function.func)}-{_digest((function.args, tuple(sorted(function.keywords.items()))))}"
     name: str = getattr(function, "__qualname__", type(function).__qualname__)
     own = re.sub(r"[^a-z0-9._]+", "", name.rpartition("<locals>.")[2].lower()).lstrip("._") or "callable"
     code = getattr(function, "__code__", None)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from ratekit.core.cache import Cache
 from ratekit.core.errors import ConfigurationError, DocumentError
-from ratekit.core.limit_names import OPTIONS, by_methods, qualified, with_cost
+from ratekit.core.limit_names import OPTIONS, Meaning, by_methods, qualified, with_meaning
 from ratekit.core.limits import REQUESTS, Algorithm, Limit, Policy
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.outages import OnOutage
@@ -27,7 +27,7 @@ from ratekit.rules.keys import Context, CostReader, UnitCostReader, key_function
 from ratekit.rules.limits import Limits
 from ratekit.rules.matching import Candidate, Facts, Index
 from ratekit.web.arguments import wrong_type
-from ratekit.web.charging import Charging, ChargingOptions, charging_of, check_charging
+from ratekit.web.charging import Charging, ChargingOptions, charging_of, check_charging, meaning_of
 from ratekit.web.identity import KeyFunction
 from ratekit.web.plans import NO_PLAN_OF, unknown_plan
 from ratekit.web.requests import FrontRequest
@@ -74,10 +74,9 @@ class DocumentRule(Rule):
         return 0 if given is None else cast("CostGiven | CostReader | UnitCostReader", given)
 
     @property
-    def _naming_cost(self) -> Any:
-        """The cost that names of limits have: none where units have a meaning of their own, or where it is settled."""
-        is_estimate = self.charging is not None and self.charging.estimate is not None
-        return 1 if is_estimate or isinstance(self.cost, Mapping) else self.cost or 0
+    def _meaning(self) -> Meaning:
+        """What it counts, which is part of the names of its limits. Units have a meaning of their own."""
+        return meaning_of(1 if isinstance(self.cost, Mapping) else self.cost or 0, self.charging)
 
     def is_valid(self, now: float) -> bool:
         """Whether the rule counts at a point in time."""
@@ -108,12 +107,12 @@ class DocumentRule(Rule):
         """Return the policy of limits that are not unlimited."""
         if limits is self.own and self.own_policy is not None:
             return self.own_policy
-        key = (self.name, self.qualifier, self._naming_cost, limits)
+        key = (self.name, self.qualifier, self._meaning, limits)
         return self.policies.get(key) or self.policies.setdefault(key, self._policy(limits))
 
     def _policy(self, limits: Limits) -> Policy:
         own = self.plans[limits.plan].own if limits.plan is not None else limits.own
-        return Policy(limits.plan or self.name, _named(own, self._naming_cost, self.qualifier))
+        return Policy(limits.plan or self.name, _named(own, self._meaning, self.qualifier))
 
 
 class CompiledRules:
@@ -332,6 +331,6 @@ def _with_policy(rule: DocumentRule) -> DocumentRule:
 
 
 @lru_cache(maxsize=4096)
-def _named(limits: tuple[Limit, ...], cost: Any, qualifier: str) -> tuple[Limit, ...]:
-    """Return limits with cost and methods in their names: the same objects for each of the rules that have them."""
-    return qualified(with_cost(Policy(DEFAULT_ENDPOINT, limits), cost), qualifier).limits
+def _named(limits: tuple[Limit, ...], meaning: Meaning, qualifier: str) -> tuple[Limit, ...]:
+    """Return limits with meaning and methods in their names: the same objects for each of the rules that have them."""
+    return qualified(with_meaning(Policy(DEFAULT_ENDPOINT, limits), meaning), qualifier).limits

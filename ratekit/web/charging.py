@@ -14,6 +14,7 @@ from datetime import date
 from typing import Any, NamedTuple, TypedDict
 
 from ratekit.core.errors import ConfigurationError
+from ratekit.core.limit_names import Meaning, callable_name
 from ratekit.core.limits import REQUESTS, Policy
 from ratekit.core.protocol import CostGiven, cost_of
 from ratekit.limiter.reservations import checked_share
@@ -49,7 +50,7 @@ def joined(lines: Iterable[tuple[str, str]]) -> dict[str, str]:
 class Outcomes:
     """Some outcomes of requests, by the status of the response or by what a callable says of it."""
 
-    __slots__ = ("_classes", "_function", "_statuses", "_words", "name")
+    __slots__ = ("_classes", "_function", "_statuses", "_words", "name", "qualifier")
 
     def __init__(self, name: str, given: Outcome) -> None:
         self.name = name
@@ -59,6 +60,8 @@ class Outcomes:
         texts = [] if callable(given) else _texts(name, given, [item for item in items if item not in _words])
         self._classes = {int(text[0]) for text in texts if text.endswith("xx")}
         self._statuses = {int(text) for text in texts if not text.endswith("xx")}
+        named = sorted({*texts, *(item for item in items if item in _words)})
+        self.qualifier = "-".join(named) if self._function is None else callable_name(self._function)  # in names of limits
         if is_awaited(given):
             raise ConfigurationError(f"{name} {given!r} has to be awaited, and a response that starts does not wait")
 
@@ -122,6 +125,15 @@ class Charging:
     def is_estimated(self) -> bool:
         """Whether the application, or its response, says what a request has cost."""
         return self.estimate is not None or self.actual is not None
+
+    @property
+    def outcomes(self) -> str:
+        """What stands for the outcomes in the names of limits: failures are not counted in the counter of requests.
+
+        None of an estimate: there, outcomes say what a request costs, and not what is counted.
+        """
+        given = {} if self.is_estimated else {"count": self.count, "reset": self.reset_when}
+        return "-".join(f"{word}-{one.qualifier}" for word, one in given.items() if one is not None)
 
     @property
     def callables(self) -> list[tuple[str, object]]:
@@ -190,6 +202,13 @@ def _texts(name: str, given: Any, items: Sequence[Any]) -> list[str]:
             "nor a callable of the response"
         )
     return texts
+
+
+def meaning_of(cost: Cost, charging: Charging | None) -> Meaning:
+    """Return what a limiter counts, as the names of its limits tell it: an estimate is none of it, as it may change."""
+    if charging is None:
+        return Meaning(cost)
+    return Meaning(cost if charging.estimate is None else 1, charging.outcomes)
 
 
 def main_unit(policy: Policy) -> str | None:

@@ -27,6 +27,7 @@ from ratekit.web.arguments import (
     refuse_unknown,
 )
 from ratekit.web.charged_checks import charged_check
+from ratekit.web.charging import meaning_of
 from ratekit.web.client_address import X_FORWARDED_FOR, TrustedProxies
 from ratekit.web.decide import Ask, Check, Decide, Group, Step, grouped
 from ratekit.web.exemptions import NOTHING, Exempt, Exemptions, is_exempt
@@ -248,8 +249,7 @@ class MiddlewareOptions:
         function = asked_for_limits(self._plan_of if rule.is_by_plan else rule.limits)
         answer = yield Ask(function, request.application_request, function)
         cost = self._cost if rule.cost is None else rule.cost
-        cost = 1 if rule.charging is not None and rule.charging.estimate is not None else cost
-        return self.plans.policy(answer, rule.qualifier, cost, is_plan=rule.is_by_plan)
+        return self.plans.policy(answer, rule.qualifier, meaning_of(cost, rule.charging), is_plan=rule.is_by_plan)
 
     def _is_by_peer(self, request: FrontRequest, rules: Sequence[Rule], groups: Sequence[Group]) -> bool:
         """Whether every request of this peer by these rules has the same checks."""

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from ratekit.core.cache import Cache
 from ratekit.core.errors import ConfigurationError, UnknownLimitsError
-from ratekit.core.limit_names import qualified, with_cost
+from ratekit.core.limit_names import Meaning, qualified, with_meaning
 from ratekit.core.limits import UNNAMED_POLICY, Limit, Policy
 from ratekit.web.arguments import wrong_type
 
@@ -29,6 +29,7 @@ Cost = int | Mapping[str, int] | Callable[[Any], Any]
 PLAN: Final = "plan"  # in place of limits: those of the plan that plan_of names
 NO_PLAN_OF = "limits 'plan' needs plan_of, a callable of the request that names its plan"
 NO_LIMITS = "limits has answered None"
+_OF_REQUESTS = Meaning()
 _MOST_POLICIES = 4096
 _WANTED = "limits, a Policy, the name of a plan, or None"
 _log = logging.getLogger("ratekit.web")
@@ -56,11 +57,13 @@ class Plans:
         """The plans in force, by name. The policy of a plan has the plan's name."""
         return self._current.policies
 
-    def policy(self, answer: object, qualifier: str = "", cost: Cost = 1, *, is_plan: bool = False) -> Policy | None:
+    def policy(
+        self, answer: object, qualifier: str = "", meaning: Meaning = _OF_REQUESTS, *, is_plan: bool = False
+    ) -> Policy | None:
         """Return the policy that an answer stands for, None if the request is not limited.
 
-        qualifier and cost are those of the limiter, which are part of the names of its limits. is_plan: it was plan_of that
-        answered. It names a plan, and nothing else: a name may come from where users write, and "1000/s" is no limit there.
+        qualifier and meaning are the limiter's, and part of the names of its limits. is_plan: it was plan_of that answered.
+        It names a plan, and nothing else: a name may come from where users write, and "1000/s" is no limit there.
         """
         if answer is None:
             return None
@@ -68,8 +71,8 @@ class Plans:
             raise unknown_plan(answer, self._current.policies)
         if type(answer) is not str and not isinstance(answer, str | Policy | Limit):
             answer = _checked_list(answer)
-        key = (answer, qualifier, cost)
-        return self._current.resolved[key] if isinstance(cost, Hashable) else self._current.resolve(key)
+        key = (answer, qualifier, meaning)
+        return self._current.resolved[key] if isinstance(meaning.cost, Hashable) else self._current.resolve(key)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._current.policies)
@@ -82,12 +85,12 @@ class _PlanSet:
 
     def __init__(self, policies: dict[str, Policy]) -> None:
         self.policies = MappingProxyType(policies)
-        self.resolved: Cache[tuple[Any, str, Cost], Policy] = Cache(self.resolve, _MOST_POLICIES)
+        self.resolved: Cache[tuple[Any, str, Meaning], Policy] = Cache(self.resolve, _MOST_POLICIES)
 
-    def resolve(self, key: tuple[Any, str, Cost]) -> Policy:
-        """Make the policy of an answer, a qualifier and a cost."""
-        answer, qualifier, cost = key
-        return qualified(with_cost(policy_answered(answer, self.policies), cost), qualifier)
+    def resolve(self, key: tuple[Any, str, Meaning]) -> Policy:
+        """Make the policy of an answer, a qualifier and a meaning."""
+        answer, qualifier, meaning = key
+        return qualified(with_meaning(policy_answered(answer, self.policies), meaning), qualifier)
 
 
 def policy_answered(answer: LimitsAnswer, plans: Mapping[str, Policy]) -> Policy:

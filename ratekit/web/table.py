@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from ratekit.core.cache import Cache
 from ratekit.core.errors import ConfigurationError
-from ratekit.core.limit_names import OPTIONS, by_methods, qualified, with_cost
+from ratekit.core.limit_names import OPTIONS, by_methods, qualified, with_meaning
 from ratekit.core.limits import Policy
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.outages import OnOutage
@@ -20,7 +20,7 @@ from ratekit.web.arguments import (
     checked_on_outage,
     checked_per_route,
 )
-from ratekit.web.charging import Charging, ChargingOptions, charging_of, check_charging
+from ratekit.web.charging import Charging, ChargingOptions, charging_of, check_charging, meaning_of
 from ratekit.web.exemptions import NOTHING, Exempt, Exemptions, RoutePattern, may_be_exempt, methods_of, normalized_path
 from ratekit.web.identity import By, KeyFunction, as_key_function
 from ratekit.web.methods import checked_methods
@@ -237,11 +237,11 @@ def _unqualified(endpoint: str, options: Mapping[str, Any], cost: Cost) -> Rule:
     own_cost = None if options.get("cost") is None else checked_cost(options["cost"])
     limits = declared_limits(endpoint, options["limits"])
     by, charging = options.get("by"), charging_of(options)
-    charged = _charged(cost if own_cost is None else own_cost, charging)
-    check_charging(limits.policy, charged, charging)
+    meaning = meaning_of(cost if own_cost is None else own_cost, charging)
+    check_charging(limits.policy, meaning.cost, charging)
     return Rule(
         endpoint=endpoint,
-        policy=None if limits.policy is None else with_cost(limits.policy, charged),
+        policy=None if limits.policy is None else with_meaning(limits.policy, meaning),
         limits=limits.limits,
         is_by_plan=limits.is_by_plan,
         by=None if by is None else as_key_function(by),
@@ -252,11 +252,6 @@ def _unqualified(endpoint: str, options: Mapping[str, Any], cost: Cost) -> Rule:
         exempt=Exemptions.of(options.get("exempt", ())),
         block=checked_block(options.get("block", True)),
     )
-
-
-def _charged(cost: Cost, charging: Charging | None) -> Cost:
-    """Return the cost that is part of the names of limits: an estimate is none, as it may change."""
-    return cost if charging is None or charging.estimate is None else 1
 
 
 def _qualified(rule: Rule, qualifier: str) -> Rule:

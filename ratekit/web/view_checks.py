@@ -169,7 +169,7 @@ def _asked_policy(limit: ViewLimit, request: ViewRequest, settings: ViewSettings
     """Ask for the limits of a request. None: it is not limited."""
     answer = yield request.ask(limit.declared.function(settings.plan_of))
     qualifier = limit.qualifier_on(request.method, request.operation)
-    policy = settings.plans.policy(answer, qualifier, limit.named_cost, is_plan=limit.declared.is_by_plan)
+    policy = settings.plans.policy(answer, qualifier, limit.meaning, is_plan=limit.declared.is_by_plan)
     return None if policy is None else without_slots(policy)
 
 

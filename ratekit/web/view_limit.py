@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 from ratekit.core.errors import ConfigurationError
-from ratekit.core.limit_names import OPTIONS, by_methods, by_operation, qualified, with_cost
+from ratekit.core.limit_names import OPTIONS, Meaning, by_methods, by_operation, qualified, with_meaning
 from ratekit.core.limits import Limit, Policy
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.outages import OnOutage
@@ -19,7 +19,7 @@ from ratekit.web.arguments import (
     checked_on_outage,
     refuse_unknown,
 )
-from ratekit.web.charging import Charging, ChargingOptions, charging_of, check_charging
+from ratekit.web.charging import Charging, ChargingOptions, charging_of, check_charging, meaning_of
 from ratekit.web.exemptions import NOTHING, Exempt, Exemptions
 from ratekit.web.identity import By, KeyFunction, as_key_function, check_anonymous
 from ratekit.web.methods import checked_methods
@@ -90,9 +90,9 @@ class ViewLimit(NamedTuple):
     charging: Charging | None = None  # how it charges, if that is more than a cost
 
     @property
-    def named_cost(self) -> Cost:
-        """The cost that is part of the names of its limits: an estimate is none, as it may change."""
-        return self.cost if self.charging is None or self.charging.estimate is None else 1
+    def meaning(self) -> Meaning:
+        """What it counts, which is part of the names of its limits."""
+        return meaning_of(self.cost, self.charging)
 
     def counts(self, method: str) -> bool:
         """Whether a request of that method is limited. HEAD is GET without the body."""
@@ -176,7 +176,7 @@ def _complete(limit: ViewLimit) -> ViewLimit:
     check_charging(limit.declared.policy, limit.cost, limit.charging)
     if limit.declared.policy is None:
         return limit
-    counted = with_cost(without_slots(limit.declared.policy), limit.named_cost)
+    counted = with_meaning(without_slots(limit.declared.policy), limit.meaning)
     methods = "" if limit.methods is None else limit.qualifier_on("", lambda _: None)
     return limit._replace(policy=qualified(counted, methods))
 

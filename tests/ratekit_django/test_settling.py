@@ -240,7 +240,7 @@ def test_views_that_a_batch_view_calls_are_settled_each_for_itself(site, used):
 
     client = site(path("x/", rate_limit("100/min", by="ip")(batch)))
     assert client.get("/x/").content == b"200 404 200 404 200"
-    assert used(Policy("inner", "5/min"), endpoint="inner") == [2]
+    assert used(Policy("inner", Limit(5, 60, name="count-4xx-60s")), endpoint="inner") == [2]
 
 
 def _request(status):

@@ -92,6 +92,8 @@ class Case:
 ACCOUNTS = Policy("accounts", [Limit(3, 3600, name="accounts")])
 BOTH = (*limited(LOGINS, count=401), *limited(ACCOUNTS, by="header:X-Account", count=401))
 WRONG, RIGHT = Sent("401", 401), Sent("200")
+FAILURES_THEN_REQUESTS = (*limited(Policy("failures", "3/h"), count=401), *limited(Policy("requests", "9/h")))
+NINE = (Sent("200", times=4), Sent("401", 401, times=2), Sent("200", times=3), Sent("200", 429))
 
 CASES = {
     "right passwords leave nothing used": Case(limited(LOGINS, count=(401, 403)), (Sent("200", times=9, remaining=5),)),
@@ -132,6 +134,17 @@ CASES = {
         (*limited(Policy("all", [Limit(9, 3600, name="all")])), *limited(LOGINS, count=401)),
         (Sent("200", times=2), Sent("401", 401)),
         {"all": 3, "logins": 1},
+    ),
+    "failures and requests of one window have a counter each": Case(
+        FAILURES_THEN_REQUESTS, NINE, {"3600s": 9, "count-401-3600s": 2}
+    ),
+    "requests and failures of one window have a counter each": Case(
+        FAILURES_THEN_REQUESTS[::-1], NINE, {"3600s": 9, "count-401-3600s": 2}
+    ),
+    "failures that success clears are counted apart": Case(
+        (*limited(Policy("few", "3/h"), count=401, reset_when=200), *limited(Policy("many", "5/h"), count=401)),
+        (*(WRONG, WRONG, RIGHT) * 2, WRONG, Sent("401", 429)),
+        {"count-401-reset-200-3600s": 1, "count-401-3600s": 5},
     ),
     "the estimate stays": Case(limited(LLM, estimate={"tokens": 800}), (RIGHT,), {"calls": 1, "tokens": 800}),
     "a number is an estimate of the only other unit": Case(

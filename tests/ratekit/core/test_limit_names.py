@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from ratekit import Limit, Policy
-from ratekit.core.limit_names import by_methods, by_operation, qualified, with_cost
+from ratekit.core.limit_names import Meaning, by_methods, by_operation, qualified, with_meaning
 
 POLICY = Policy("x", ["100/min", "units=5000/h"])
 
@@ -69,17 +69,17 @@ def test_qualified_limit_is_the_same_but_for_its_name():
 
 @pytest.mark.parametrize("cost", [0, 1])
 def test_cost_of_one_and_a_look_count_requests(cost):
-    assert with_cost(POLICY, cost) is POLICY
+    assert with_meaning(POLICY, Meaning(cost)) is POLICY
 
 
 def test_cost_is_part_of_the_name_unless_the_limit_has_one():
-    assert names(with_cost(POLICY, 50)) == ["cost-50-60s", "units"]
-    assert names(qualified(with_cost(POLICY, 50), "post")) == ["post-cost-50-60s", "post-units"]
+    assert names(with_meaning(POLICY, Meaning(50))) == ["cost-50-60s", "units"]
+    assert names(qualified(with_meaning(POLICY, Meaning(50)), "post")) == ["post-cost-50-60s", "post-units"]
 
 
 def test_slots_have_no_cost():
     policy = Policy("x", Limit(5, 60, algorithm="concurrency"))
-    assert with_cost(policy, 50) is policy
+    assert with_meaning(policy, Meaning(50)) is policy
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_slots_have_no_cost():
     [(elements, "cost-elements-60s"), (Pricing(), "cost-pricing-60s"), (Pricing().price, "cost-pricing.price-60s")],
 )
 def test_callable_gives_its_name(cost, name):
-    assert names(with_cost(Policy("x", "100/min"), cost)) == [name]
+    assert names(with_meaning(Policy("x", "100/min"), Meaning(cost))) == [name]
 
 
 def test_callables_that_differ_count_apart():
@@ -104,21 +104,29 @@ def test_callables_that_differ_count_apart():
         partial(elements, most=2),
         lambda request: 1 if request in {"a", "b"} else 2,
     ]
-    assert len({names(with_cost(POLICY, cost))[0] for cost in costs}) == len(costs)
+    assert len({names(with_meaning(POLICY, Meaning(cost)))[0] for cost in costs}) == len(costs)
 
 
 def test_callables_that_are_alike_count_together():
-    assert names(with_cost(POLICY, costing(3))) == names(with_cost(POLICY, costing(3)))
+    assert names(with_meaning(POLICY, Meaning(costing(3)))) == names(with_meaning(POLICY, Meaning(costing(3))))
 
 
 def test_name_is_the_same_in_every_process():
     code = (
-        "from ratekit import Policy; from ratekit.core.limit_names import with_cost; x = object()\n"
+        "from ratekit import Policy; from ratekit.core.limit_names import Meaning, with_meaning; x = object()\n"
         "def make(n, other): return lambda request: n if request in {'a', 'bc', 'def'} else other\n"
-        "print(with_cost(Policy('x', '1/s'), make(3, x)).limits[0].name)"
+        "print(with_meaning(Policy('x', '1/s'), Meaning(make(3, x))).limits[0].name)"
     )
     seeds = ["0", "1", "2", "3"]
     said = {
         subprocess.check_output([sys.executable, "-c", code], env=os.environ | {"PYTHONHASHSEED": seed}) for seed in seeds
     }
     assert len(said) == 1
+
+
+def test_outcomes_are_part_of_a_name_and_slots_and_given_names_are_not_changed():
+    policy = Policy("x", ["100/min", "mine=5/h", Limit(3, 300, algorithm="concurrency")])
+    assert names(with_meaning(policy, Meaning(1, "count-401"))) == ["count-401-60s", "mine", names(policy)[2]]
+    assert names(with_meaning(Policy("x", "5/min"), Meaning(50, "count-401"))) == ["cost-50-count-401-60s"]
+    tokens = Policy("x", Limit(5, 60, unit="tokens"))
+    assert names(with_meaning(tokens, Meaning(50, "count-401"))) == ["count-401-tokens-60s"]

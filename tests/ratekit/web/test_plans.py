@@ -13,6 +13,7 @@ from flask import Flask
 from ratekit import ConfigurationError, Limit, Policy, RateLimiter, flask
 from ratekit.asgi import RateLimitMiddleware
 from ratekit.core.errors import UnknownLimitsError, WrongTypeError
+from ratekit.core.limit_names import Meaning
 from ratekit.stores.memory import MemoryStore
 from ratekit.web.plans import Plans
 from ratekit_fastapi import PathRateLimiter, install
@@ -53,11 +54,14 @@ def test_answer_none_is_not_limited():
 def test_answer_that_was_seen_before_makes_no_new_policy(answer):
     plans = Plans(PLANS)
     again = list(answer) if isinstance(answer, list) else answer
-    assert plans.policy(answer, "post", 5) is plans.policy(again, "post", 5)
+    assert plans.policy(answer, "post", Meaning(5)) is plans.policy(again, "post", Meaning(5))
 
 
 def test_method_and_cost_of_the_limiter_are_in_the_names_of_the_limits():
-    assert [limit.name for limit in Plans(PLANS).policy("pro", "post", 5).limits] == ["post-cost-5-60s", "post-cost-5-3600s"]
+    assert [limit.name for limit in Plans(PLANS).policy("pro", "post", Meaning(5)).limits] == [
+        "post-cost-5-60s",
+        "post-cost-5-3600s",
+    ]
 
 
 @pytest.mark.parametrize("answer", [5, 1.5, b"pro", object(), {"free": 1}, {"10/min"}, [5], ["1/s", None], True])
@@ -169,7 +173,7 @@ def test_cost_that_cannot_be_hashed_has_a_policy():
         def __call__(self, request):
             return 2
 
-    assert [limit.name for limit in Plans(PLANS).policy("free", cost=Cost()).limits] == ["cost-cost-60s"]
+    assert [limit.name for limit in Plans(PLANS).policy("free", meaning=Meaning(Cost())).limits] == ["cost-cost-60s"]
 
 
 def test_rate_in_place_of_a_plan_is_a_fault_in_every_front():
