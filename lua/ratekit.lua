@@ -22,6 +22,7 @@ ARGV
                     for settle, what the request has cost in the end; for return, what a check has spent
     id              of the slot or the reservation; only for acquire, renew, release, reserve and settle
     hold_ms         for how long the record of a reservation is kept; only for reserve and settle
+    fingerprint     of the policy: the names, algorithms and units of its limits, in order; only for reserve and settle
     known           the cost of the reservation if the answer to its reserve has arrived, else 0; only for settle
     age_us          how long ago the answer to the check arrived; only for return
     resets          what the check has answered as reset_us of each limit, separated by commas; only for return
@@ -52,11 +53,12 @@ If the override has none of the first four fields for a limit, those of the wide
 Record of a reservation, a hash that is kept for hold_ms after it was written first:
   e               what was reserved, as cost
   r               one receipt for each limit, separated by commas: what may be given back to which window; "-" for none
+  f               the fingerprint of its policy
   d               1: it is settled
 A settle gives back to the window in which the reserve has spent, as far as that window still counts it, and charges to the
 current one what the request has cost beyond its estimate. Only the first settle of an id counts, and a reserve that comes
 again, or after its settle, spends nothing. Without a record nothing is given back: the reserve was never sent, or was
-refused, or is long ago. So it is with a record for another number of limits or costs: the policy has changed since.
+refused, or is long ago. So it is with a record of another fingerprint: the policy has changed since.
 A return gives back what a check has spent, without a record: the answer's age and its resets tell in which window that was.
 
 Reply, one flat list; for each request:
@@ -536,7 +538,7 @@ local function library(first_name)
     -- nil, having written nothing, if only the general path can decide.
     if name == "reserve" then
       return function(at, key, reply, size)
-        local costs, record, policy_at = ARGV[at + 1], KEYS[key], at + 4
+        local costs, record, policy_at = ARGV[at + 1], KEYS[key], at + 5
         local flags = ARGV[policy_at] + 0
         local limits_at = flags < 0 and -flags or policy_at
         flags = ARGV[limits_at] + 0
@@ -553,7 +555,7 @@ local function library(first_name)
           for reset_at = size + 12, next_size, 6 do
             receipts = receipts .. string.format(",%.0f", now_us + reply[reset_at])
           end
-          expect(redis.pcall("HSET", record, "e", costs, "r", receipts))
+          expect(redis.pcall("HSET", record, "e", costs, "r", receipts, "f", ARGV[at + 4]))
           expect(redis.pcall("PEXPIRE", record, ARGV[at + 3]))
         end
         return admitted, limits_at == policy_at and next_at or policy_at + 1, next_key, next_size
@@ -562,8 +564,8 @@ local function library(first_name)
 
     -- Settles a reservation of a plain policy in local variables, as the fast path decides a check. Costs, estimates and
     -- receipts are texts if there is one limit, else lists. Returns what check does; nil, having written nothing, if only
-    -- the general path can: there is no record, or it is settled or of other limits, there is an override, a window has to
-    -- be opened, or the clock was set back.
+    -- the general path can: there is no record, or it is settled or of another policy, there is an override, a window has
+    -- to be opened, or the clock was set back.
     if name == "settle" then
       local function settle(at, flags, key, number, costs, estimates, receipts, reply, size)
         local next_at, position, receipt = at + 3, 1, nil
@@ -578,9 +580,6 @@ local function library(first_name)
         end
         local amount = number and costs[position] - estimates[position] or costs - estimates
         receipt = number and receipts[number] or receipts
-        if number and (not receipt or (flags % 2 == 0 and receipts[number + 1])) then
-          return nil
-        end
         local next_key, next_size, max = key + 1, size + 6, ARGV[at + 1] + 0
         local used, reset_us, length_us = read_window(KEYS[key], ARGV[at + 2] + 0)
         if length_us or receipt == "-" or (amount > 0 and reset_us == 0) then
@@ -606,24 +605,21 @@ local function library(first_name)
       end
 
       return function(at, key, reply, size)
-        local policy_at, record = at + 5, KEYS[key]
+        local policy_at, record = at + 6, KEYS[key]
         local flags = ARGV[policy_at] + 0
         local limits_at = flags < 0 and -flags or policy_at
         flags = ARGV[limits_at] + 0
         if flags % 16 >= 8 then -- the policy is not plain
           return nil
         end
-        local state = expect(redis.pcall("HMGET", record, "e", "r", "d"))
-        if not state[1] or state[3] then
+        local state = expect(redis.pcall("HMGET", record, "e", "r", "d", "f"))
+        if not state[1] or state[3] or state[4] ~= ARGV[at + 4] then
           return nil
         end
         local costs, estimates, receipts, number = ARGV[at + 1], state[1], state[2], nil
         if flags % 2 == 1 or flags % 1024 >= 512 then -- another limit follows, or there may be several costs
           local listed = part("costs")
           costs, estimates, receipts, number = listed(costs), listed(estimates), listed(receipts), 1
-        end
-        if number and #costs ~= #estimates or not number and string.find(estimates .. receipts, ",", 1, true) then
-          return nil
         end
         local next_at, next_key, next_size = settle(limits_at, flags, key + 1, number, costs, estimates, receipts, reply, size)
         if next_at then
@@ -1088,7 +1084,8 @@ local function library(first_name)
       end
     end
 
-    -- Reads what a special request brings: its operation, with what follows "@", and its id, hold_ms, known and record.
+    -- Reads what a special request brings: its operation, with what follows "@", its id, hold_ms, fingerprint, known and
+    -- record.
     if name == "special" then
       return function(at, key)
         local text = ARGV[at]
@@ -1100,13 +1097,14 @@ local function library(first_name)
         end
         request.clamps = operation == "take" or string.find(text, "@c", 1, true)
         if operation == "reserve" or operation == "settle" then
-          request.id, request.hold_ms, request.policy_at = ARGV[at + 2], ARGV[at + 3], at + 4
+          request.id, request.hold_ms, request.fingerprint = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+          request.policy_at = at + 5
           request.record, request.state_key = KEYS[key], key + 1
         elseif operation == "acquire" or operation == "renew" or operation == "release" then
           request.id, request.policy_at = ARGV[at + 2], at + 3
         end
         if operation == "settle" then
-          request.known, request.policy_at = ARGV[at + 4], at + 5
+          request.known, request.policy_at = ARGV[at + 5], at + 6
         elseif operation == "return" then
           request.at_us, request.resets, request.policy_at = now_us - ARGV[at + 2], part("costs")(ARGV[at + 3]), at + 4
         end
@@ -1119,21 +1117,12 @@ local function library(first_name)
     if name == "run_special" then
       local decide = part("decide")
 
-      -- Returns whether a record was written for as many limits and costs: a policy may have changed since.
-      local function fits(limit, costs, state)
-        local count = 0
-        while limit do
-          count, limit = count + 1, limit.next
-        end
-        return #part("costs")(state[2]) == count and #part("costs")(state[1]) == (type(costs) == "table" and #costs or 1)
-      end
-
       -- Returns the operation that the record leaves to be done, and its costs.
       local function planned(limit, key, operation, costs, id, state)
+        local has_receipts = state and state[1] and state[4] == special.fingerprint
         if state and (state[3] or (state[1] and operation == "reserve")) then
-          return "repeat", state[1] and special.clamps and part("costs")(state[1]) or costs
+          return "repeat", has_receipts and special.clamps and part("costs")(state[1]) or costs
         elseif operation == "settle" then
-          local has_receipts = state[1] and fits(limit, costs, state)
           special.estimate = part("costs")(has_receipts and state[1] or special.known)
           special.receipts = part("costs")(has_receipts and state[2] or "")
           special.index = 0
@@ -1147,7 +1136,7 @@ local function library(first_name)
 
       return function(limit, key, _, operation, costs, id)
         local record = special.record
-        local state = record and expect(redis.pcall("HMGET", record, "e", "r", "d"))
+        local state = record and expect(redis.pcall("HMGET", record, "e", "r", "d", "f"))
         operation, costs = planned(limit, key, operation, costs, id, state)
         local admitted = decide(limit, key, nil, operation, costs, id, true, false, false)
         special.taken, special.admitted = costs, admitted
@@ -1285,7 +1274,7 @@ local function library(first_name)
           limit = limit.next
           receipts = receipts .. "," .. receipt_of(limit)
         end
-        expect(redis.pcall("HSET", record, "e", estimate, "r", receipts))
+        expect(redis.pcall("HSET", record, "e", estimate, "r", receipts, "f", special.fingerprint))
       end
     end
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
+from zlib import crc32
 
 from ratekit.core import clock, keys
 from ratekit.core.errors import ConfigurationError
@@ -50,6 +51,7 @@ class CompiledPolicy:
     has_slots: bool
     has_calendar: bool
     units: tuple[str, ...]  # that a cost has to name, in the order of their positions; empty if only requests are counted
+    fingerprint: bytes  # the same in every process, and another one if limits are others, or in another order
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -225,7 +227,14 @@ def _compiled_of(
         has_slots=any(limit.algorithm is Algorithm.CONCURRENCY for limit in limits),
         has_calendar=any(row.boundaries for row in rows),
         units=units,
+        fingerprint=_fingerprint(rows),
     )
+
+
+def _fingerprint(rows: Sequence[Row]) -> bytes:
+    """Return what tells limits from others: a reservation is settled by the limits that it was made of, or gives nothing."""
+    parts = (f"{keys.limit_suffix(row.limit)} {row.limit.unit} {row.position}" for row in rows)
+    return b"%08x" % crc32("\n".join(parts).encode())
 
 
 def _is_plain(limit: Limit) -> bool:

@@ -353,7 +353,7 @@ def pack(calls: Sequence[Call], clock_us: int = 0) -> tuple[list[bytes], list[It
         if slot is not None:
             items.append(slot)
         if extra is not None:
-            items += _extra_items(call.operation, extra)
+            items += _extra_items(call.operation, extra, plan.fingerprint)
         position = positions.setdefault(plan.items, len(items) + 1)
         if position > len(items):
             items += plan.items
@@ -362,12 +362,13 @@ def pack(calls: Sequence[Call], clock_us: int = 0) -> tuple[list[bytes], list[It
     return names, items
 
 
-def _extra_items(operation: str, extra: Extra) -> tuple[Item, ...]:
+def _extra_items(operation: str, extra: Extra, fingerprint: bytes) -> tuple[Item, ...]:
     if operation == Operation.RETURN:
         return (extra.age_us, cost_item(extra.resets))
     if not extra.hold_ms:
         return ()
-    return (extra.hold_ms,) if operation == Operation.RESERVE else (extra.hold_ms, cost_item(extra.known))
+    both = (extra.hold_ms, fingerprint)
+    return both if operation == Operation.RESERVE else (*both, cost_item(extra.known))
 
 
 def _operation_item(operation: str, draw: float | None, extra: Extra | None) -> str:

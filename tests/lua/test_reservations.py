@@ -269,3 +269,53 @@ def test_reservation_holds_a_slot_until_it_is_settled(bench: Bench):
     assert send(bench, policy, Operation.RESERVE, 3, 2).violated == ("slots",)
     assert [tier.used for tier in send(bench, policy, Operation.SETTLE, 2, 1, known=3).tiers] == [2, 0]
     assert send(bench, policy, Operation.RESERVE, 3, 2).allowed
+
+
+ANY_LIMIT = [Limit(100, 60, algorithm=algorithm) for algorithm in WINDOWED]
+
+
+@pytest.mark.parametrize("after", ANY_LIMIT, ids=lambda limit: str(limit.algorithm))
+@pytest.mark.parametrize("before", ANY_LIMIT, ids=lambda limit: str(limit.algorithm))
+def test_settle_by_another_algorithm_charges_the_excess_and_gives_nothing_back(bench: Bench, before: Limit, after: Limit):
+    """The policy has changed since: what was reserved is counted where nobody looks any more."""
+    for number in (1, 2):
+        send(bench, Policy("search", before), Operation.RESERVE, 10, number)
+    changed = Policy("search", after)
+    is_same = before.algorithm is after.algorithm
+    assert send(bench, changed, Operation.SETTLE, 4, 1, known=10).request_count == (14 if is_same else 0)
+    assert send(bench, changed, Operation.SETTLE, 13, 2, known=10).request_count == (17 if is_same else 3)
+    assert send(bench, changed, Operation.SETTLE, 13, 2, known=10).request_count == (17 if is_same else 3)
+
+
+REQUESTS_LIMIT, TOKENS_LIMIT = Limit(60, 60), Limit(1000, 60, unit="tokens")
+
+
+@pytest.mark.parametrize(
+    ("limits", "used"),
+    [
+        ([REQUESTS_LIMIT, TOKENS_LIMIT, Limit(5000, 3600, unit="tokens")], [5, 804, 0]),
+        ([TOKENS_LIMIT, REQUESTS_LIMIT], [804, 5]),
+        ([replace(TOKENS_LIMIT, max_requests=2000), replace(REQUESTS_LIMIT, shadow=True)], [804, 0]),
+    ],
+    ids=["one-more", "in-another-order", "one-is-a-shadow"],
+)
+def test_settle_by_other_limits_gives_nothing_back_of_what_others_have_spent(bench: Bench, limits, used):
+    send(bench, Policy("search", [REQUESTS_LIMIT, TOKENS_LIMIT]), Operation.RESERVE, 800, 1)
+    for _ in range(4):
+        send(bench, Policy("search", [REQUESTS_LIMIT, TOKENS_LIMIT]), Operation.CHECK, 1)
+    changed = Policy("search", limits)
+    known = (1, 800) if limits[0].unit == "requests" else (800, 1)
+    assert [tier.used for tier in send(bench, changed, Operation.SETTLE, 300, 1, known=known).tiers] == used
+
+
+def test_settle_by_limits_with_other_numbers_gives_back_as_before(bench: Bench):
+    send(bench, Policy("search", [REQUESTS_LIMIT, TOKENS_LIMIT]), Operation.RESERVE, 800, 1)
+    changed = Policy("search", [REQUESTS_LIMIT, replace(TOKENS_LIMIT, max_requests=2000)])
+    assert [tier.used for tier in send(bench, changed, Operation.SETTLE, 300, 1, known=(1, 800)).tiers] == [1, 300]
+
+
+def test_reserve_sent_again_by_other_limits_says_what_was_taken_of_each(bench: Bench):
+    send(bench, Policy("search", Limit(100, 60)), Operation.RESERVE, 10, 1, clamps=True)
+    changed = Policy("search", [REQUESTS_LIMIT, TOKENS_LIMIT])
+    repeated = send(bench, changed, Operation.RESERVE, 20, 1, clamps=True)
+    assert (is_repeated(repeated), repeated.taken) == (True, {"requests": 1, "tokens": 20})

@@ -38,7 +38,7 @@ def documented(section: str) -> list[str]:
 def test_documented_items_of_argv_are_what_pack_makes():
     assert documented("ARGV") == [
         "version",
-        "operation", "cost", "id", "hold_ms", "known", "age_us", "resets",
+        "operation", "cost", "id", "hold_ms", "fingerprint", "known", "age_us", "resets",
         "flags", "max_requests", "window_us", "algorithm", "burst", "soft", "position", "boundaries",
     ]  # fmt: skip
     call = Call(compiled(RICH, overrides=True), (b"o", b"w", b"a", b"b", b"c", b"d"), Operation.ACQUIRE, 1, 0.25, "id")
@@ -58,11 +58,11 @@ def test_reservation_brings_its_record_first_and_what_the_script_needs_of_it():
     limits = [b"513", b"60", b"60000000", b"1", b"512", b"90000", b"60000000", b"2"]
     assert pack([reserve]) == (
         [b"ratelimit:llm:{u}:~id", *states],
-        [b"2", "reserve@s0.5@c", b"1,800", "id", 900, *limits],
+        [b"2", "reserve@s0.5@c", b"1,800", "id", 900, b"92b69a05", *limits],
     )
     settle = reserve._replace(operation=Operation.SETTLE, cost=(1, 500), extra=Extra(hold_ms=900, known=(1, 800)))
     keys, items = pack([settle])
-    assert (keys[0], items[:6]) == (b"ratelimit:llm:{u}:~id", [b"2", "settle", b"1,500", "id", 900, b"1,800"])
+    assert (keys[0], items[:7]) == (b"ratelimit:llm:{u}:~id", [b"2", "settle", b"1,500", "id", 900, b"92b69a05", b"1,800"])
     assert pack_one(settle) == (tuple(keys), tuple(items))
 
 
