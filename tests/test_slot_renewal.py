@@ -1,4 +1,5 @@
-"""A slot is held for as long as its work lasts, whatever its window: in slot() of both colours, and in the middlewares.
+"""A slot is held for as long as its work lasts, whatever its window: in slot() and reserve_all() of both colours, and in the
+middlewares.
 
 The clock of the store stands still. Timers run on the machine's clock, and a test waits until it sees a renewal.
 """
@@ -80,6 +81,28 @@ def awaited_slot(url: str, policy: Policy) -> Iterator[None]:
         yield
 
 
+def checks_of(policy: Policy) -> list[tuple[Policy, str]]:
+    """Several identities, of which the last one holds the slot."""
+    return [(Policy("everyone", "1000/s"), "*"), (Policy("/work", policy.limits), "ann")]
+
+
+@contextmanager
+def waiting_reservation(url: str, policy: Policy) -> Iterator[None]:
+    with RateLimiter(url, deadline=5) as limiter, limiter.reserve_all(checks_of(policy)):
+        yield
+
+
+@contextmanager
+def awaited_reservation(url: str, policy: Policy) -> Iterator[None]:
+    async def work(held: threading.Event, ended: asyncio.Event) -> None:
+        async with AsyncRateLimiter(url, deadline=5) as limiter, limiter.reserve_all(checks_of(policy)):
+            held.set()
+            await ended.wait()
+
+    with on_a_loop(work):
+        yield
+
+
 def scope() -> dict[str, Any]:
     lines: list[Any] = []
     return {
@@ -131,7 +154,7 @@ def wsgi_response(url: str, policy: Policy) -> Iterator[None]:
             response.close()
 
 
-HOLDERS = [waiting_slot, awaited_slot, asgi_response, wsgi_response]
+HOLDERS = [waiting_slot, awaited_slot, waiting_reservation, awaited_reservation, asgi_response, wsgi_response]
 
 
 def until(is_so: Callable[[], bool]) -> None:

@@ -5,15 +5,17 @@ A flow is a generator of calls. Both limiters drive it, one waiting and one awai
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import suppress
 
 from ratekit.core import keys
-from ratekit.core.errors import RatekitError
+from ratekit.core.errors import RatekitError, RateLimitUnavailable
 from ratekit.core.figures import AnnotatedFigures
 from ratekit.core.protocol import Call, Extra, Operation, merge
 from ratekit.core.results import RateLimitResult
-from ratekit.limiter.reservations import HOLD, Booking, Part, Reservation, abandoned, hold_ms
+from ratekit.limiter.reservations import Booking, Part, Reservation, abandoned, hold_ms
 
+_CHECK_HOLD = 30.0  # seconds: what checks have reserved returns at once, or stays
 Flow = Generator[Call, RateLimitResult, RateLimitResult]
 ReserveFlow = Generator[Call, RateLimitResult, Reservation]
 _Group = tuple[Call, tuple[Part, ...]]
@@ -27,8 +29,8 @@ def decide_all(calls: Sequence[Call], prefix: str, *, one_slot: bool) -> Flow:
     if len(groups) > 1 and calls[0].operation == Operation.CHECK:
         from ratekit.limiter.operations import new_slot  # imported late: it imports this module
 
-        extra = Extra(share=_share(calls[0]), hold_ms=hold_ms(HOLD))
-        reserves = [call._replace(operation=Operation.RESERVE, slot=new_slot(), extra=extra) for call in calls]
+        slot, extra = new_slot(), Extra(share=_share(calls[0]), hold_ms=hold_ms(_CHECK_HOLD))
+        reserves = [call._replace(operation=Operation.RESERVE, slot=slot, extra=extra) for call in calls]
         return (yield from reserve_all(reserves, prefix, one_slot=True)).result
     results = []
     for group, _ in groups:
@@ -48,7 +50,7 @@ def reserve_all(calls: Sequence[Call], prefix: str, *, one_slot: bool) -> Reserv
         except GeneratorExit:
             raise
         except BaseException:
-            yield abandoned(group)
+            yield from _each([abandoned(group)])
             yield from _returned(bookings)
             raise
         if result.is_over_limit:
@@ -64,7 +66,14 @@ def _returned(bookings: Sequence[Booking]) -> Generator[Call, RateLimitResult, N
     for booking in bookings:
         reservation = Reservation([booking], booking.result)
         reservation.fail()
-        yield from reservation.settlements()
+        yield from _each(reservation.settlements())
+
+
+def _each(calls: Iterable[Call]) -> Generator[Call, RateLimitResult, None]:
+    """Send calls whose answers nobody needs. One that the store cannot run keeps no other from being sent."""
+    for call in calls:
+        with suppress(RateLimitUnavailable):
+            yield call
 
 
 def _share(call: Call) -> float | None:

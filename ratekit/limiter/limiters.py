@@ -87,7 +87,7 @@ class RateLimiter(Operations[RateLimitResult, Store, StoreGiven]):
             policy, subject, estimate,
             reservation=None, endpoint=endpoint, overrides=overrides, share=share, clamp=clamp, hold=hold, anchor=anchor,
         )  # fmt: skip
-        with self._held(reserved(call, self.decide(call)), call) as reservation:
+        with self._held(reserved(call, self.decide(call))) as reservation:
             yield reservation
 
     @contextmanager
@@ -95,23 +95,22 @@ class RateLimiter(Operations[RateLimitResult, Store, StoreGiven]):
         """Reserve for several identities in one decision, for a block, as `reserve` does: (policy, subject, estimate)."""
         calls = self._all(Operation.RESERVE, checks, share)
         reservation = self._driven(reserve_all(calls, self.prefix, one_slot=self._store.one_slot))
-        with self._held(reservation, calls[0]):
+        with self._held(reservation):
             yield reservation
 
     @contextmanager
-    def _held(self, reservation: Reservation, call: Call) -> Iterator[Reservation]:
+    def _held(self, reservation: Reservation) -> Iterator[Reservation]:
         _admitted(reservation.result)
-        renewal = self.hold(call, reservation.result)
+        renewals = [self.hold(booking.call, booking.result) for booking in reservation.bookings]
         try:
             yield reservation
         except Exception:
             reservation.fail()
             raise
         finally:
-            if renewal is not None:
-                renewal.stop()
-            with _unsettled():
-                for settlement in reservation.settlements():
+            _stop(renewals)
+            for settlement in reservation.settlements():
+                with _unsettled():
                     self.decide(settlement)
 
     def reserve_now(
@@ -166,7 +165,7 @@ class RateLimiter(Operations[RateLimitResult, Store, StoreGiven]):
             while True:
                 try:
                     result = self.decide(call)
-                except RatekitError as error:
+                except BaseException as error:  # noqa: BLE001 - the flow gives back what was spent, and raises it
                     call = flow.throw(error)
                 else:
                     call = flow.send(result)
@@ -314,7 +313,7 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult], AsyncSto
             policy, subject, estimate,
             reservation=None, endpoint=endpoint, overrides=overrides, share=share, clamp=clamp, hold=hold, anchor=anchor,
         )  # fmt: skip
-        async with self._held(await self._reserved(call), call) as reservation:
+        async with self._held(await self._reserved(call)) as reservation:
             yield reservation
 
     @asynccontextmanager
@@ -322,24 +321,26 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult], AsyncSto
         """Reserve for several identities in one decision, for a block, as `reserve` does: (policy, subject, estimate)."""
         calls = self._all(Operation.RESERVE, checks, share)
         reservation = await self._driven(reserve_all(calls, self.prefix, one_slot=self._store.one_slot))
-        async with self._held(reservation, calls[0]):
+        async with self._held(reservation):
             yield reservation
 
     @asynccontextmanager
-    async def _held(self, reservation: Reservation, call: Call) -> AsyncIterator[Reservation]:
+    async def _held(self, reservation: Reservation) -> AsyncIterator[Reservation]:
         _admitted(reservation.result)
-        renewal = self.hold(call, reservation.result)
+        renewals = [self.hold(booking.call, booking.result) for booking in reservation.bookings]
         try:
             yield reservation
         except Exception:
             reservation.fail()
             raise
         finally:
-            if renewal is not None:
-                renewal.stop()
+            _stop(renewals)
+            await shielded(self._settle_all(reservation.settlements()))
+
+    async def _settle_all(self, settlements: Sequence[Call]) -> None:
+        for settlement in settlements:
             with _unsettled():
-                for settlement in reservation.settlements():
-                    await shielded(self.decide(settlement))
+                await self.decide(settlement)
 
     async def reserve_now(
         self,
@@ -372,7 +373,7 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult], AsyncSto
             return reserved(call, await self.decide(call), settled_by)
         except BaseException as error:
             if not isinstance(error, Exception):
-                await shielded(self.decide(abandoned(call)))
+                await shielded(self._settle_all([abandoned(call)]))
             raise
 
     async def check_all(self, checks: Checks, *, share: float | None = None) -> RateLimitResult:
@@ -415,9 +416,13 @@ class AsyncRateLimiter(Operations[Coroutine[Any, Any, RateLimitResult], AsyncSto
     async def _cancel(self, flow: Generator[Call, RateLimitResult, Any], error: BaseException) -> None:
         try:
             call = flow.throw(error)
-            with _unsettled():
-                while True:
-                    call = flow.send(await self.decide(call))
+            while True:
+                try:
+                    result = await self.decide(call)
+                except RatekitError as another:
+                    call = flow.throw(another)
+                else:
+                    call = flow.send(result)
         except BaseException as last:
             if last is not error:
                 raise
@@ -554,6 +559,12 @@ def _in_background(work: Coroutine[Any, Any, Any]) -> Any:
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
     return task
+
+
+def _stop(renewals: Sequence[Renewal | None]) -> None:
+    for renewal in renewals:
+        if renewal is not None:
+            renewal.stop()
 
 
 @contextmanager

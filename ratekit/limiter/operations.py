@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _log = Logger("ratekit.limiter")
 DEADLINE = 0.05  # seconds that the store has for an answer
+MOST_TOGETHER = 1000  # limits of one decision: nobody else is served while the script decides, and its stack has an end
 Answer = TypeVar("Answer")
 StoreKind = TypeVar("StoreKind", Store, AsyncStore)
 Given = TypeVar("Given")
@@ -278,7 +279,9 @@ class Operations(ABC, Generic[Answer, StoreKind, Given]):
         extra = None if share is None else Extra(share=checked_share(share))
         if operation is Operation.RESERVE:
             extra = Extra(share=None if extra is None else extra.share, hold_ms=hold_ms(HOLD))
-        calls = []
+        calls: list[Call] = []
+        if not isinstance(checks, Iterable):
+            raise ConfigurationError(f"checks {checks!r} are not several policies, each with its subject")
         for policy, subject, given in map(_checked_row, checks):
             call = encode(policy, subject, prefix=self.prefix, operation=operation, cost=given, slot=slot, extra=extra)
             if call.compiled.has_slots and operation in (Operation.CHECK, Operation.TAKE):
@@ -286,6 +289,8 @@ class Operations(ABC, Generic[Answer, StoreKind, Given]):
             calls.append(call)
         if not calls:
             raise ConfigurationError("checks are empty: give at least one policy and its subject")
+        if (count := sum(len(call.compiled.limits) for call in calls)) > MOST_TOGETHER:
+            raise ConfigurationError(f"checks have {count} limits: one decision takes at most {MOST_TOGETHER}")
         return calls
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -44,14 +45,15 @@ class Reservation:
     Outside of a block they raise ConfigurationError: what `reserve_now` has reserved is settled by `settle` of the limiter.
     """
 
-    __slots__ = ("_actual", "_added", "_bookings", "_has_failed", "_settled_by", "id", "result")
+    __slots__ = ("_actual", "_added", "_has_failed", "_lock", "_settled_by", "bookings", "id", "result")
 
     def __init__(self, bookings: Iterable[Booking], result: RateLimitResult, settled_by: str = "") -> None:
-        self._bookings = tuple(bookings)
-        self.id = str(self._bookings[0].call.slot) if self._bookings else ""  # "": the request is not limited
+        self.bookings = tuple(bookings)
+        self.id = str(self.bookings[0].call.slot) if self.bookings else ""  # "": the request is not limited
         self.result = result
         self._actual: dict[str, int] = {}
         self._added: dict[str, int] = {}
+        self._lock = threading.Lock()  # threads that work for one request add to one sum
         self._has_failed = False
         self._settled_by = settled_by  # why nothing can be said of its cost any more; "" while its block runs
 
@@ -83,13 +85,14 @@ class Reservation:
 
     def add(self, amount: int | None = None, /, **units: int) -> None:
         """Add to what the request has cost so far, as in a stream: the sum is its actual cost."""
-        for unit, number in self._checked("amount", amount, units).items():
-            self._added[unit] = self._added.get(unit, 0) + number
+        with self._lock:
+            for unit, number in self._checked("amount", amount, units).items():
+                self._added[unit] = self._added.get(unit, 0) + number
 
     @property
     def costs(self) -> tuple[int, ...]:
         """What the request has cost as far as it is known, one for each unit of each policy: what it would settle now."""
-        return tuple(cost for booking in self._bookings for cost in self._costs(booking))
+        return tuple(cost for booking in self.bookings for cost in self._costs(booking))
 
     def fail(self) -> None:
         """Take note that the request does not count, as with an exception: all returns, unless it was said what it cost."""
@@ -106,18 +109,19 @@ class Reservation:
 
     def settlements(self) -> list[Call]:
         """End it, and return the calls that settle it: none if all that was reserved stays and no slot is held."""
-        self.end("it was settled when its block ended")
-        calls = [settlement(booking.call, booking.result, self._costs(booking)) for booking in self._bookings]
+        with self._lock:  # what was added is settled, and what comes later is refused
+            self.end("it was settled when its block ended")
+        calls = [settlement(booking.call, booking.result, self._costs(booking)) for booking in self.bookings]
         changes = [
             call
-            for booking, call in zip(self._bookings, calls, strict=True)
+            for booking, call in zip(self.bookings, calls, strict=True)
             if call.cost != booking.call.cost or booking.call.compiled.has_slots or booking.result.degraded is not None
         ]
         return changes if self.allowed else []
 
     @property
     def _parts(self) -> list[Part]:
-        return [part for booking in self._bookings for part in booking.parts]
+        return [part for booking in self.bookings for part in booking.parts]
 
     def _costs(self, booking: Booking) -> list[int]:
         return [self._cost(unit, cost) for part in booking.parts for unit, cost in zip(*part, strict=True)]

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
@@ -226,6 +230,50 @@ def test_nonsense_is_refused_by_name(limiter):
     for message, ask in cases.items():
         with pytest.raises(ConfigurationError, match=re.escape(message)):
             ask()
+
+
+def test_threads_that_work_for_one_request_add_to_one_sum():
+    """Without a lock, a quarter of it was lost."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with RateLimiter(MemoryStore()) as limiter, limiter.reserve(LLM, "u", estimate={"tokens": 1}) as reservation:
+            with ThreadPoolExecutor(8) as threads:
+                for _ in range(8):
+                    threads.submit(lambda: [reservation.add(tokens=1) for _ in range(5000)])
+            assert reservation.costs == (1, 40_000)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize("method", ["reserve", "reserve_now", "reserve_all", "check_all"])
+async def test_cancelled_reservation_is_cancelled_even_if_the_store_cannot_take_it_back(redis_server, method):
+    """asyncio.timeout and task groups have to see their own cancellation, and no RateLimitUnavailable in its place."""
+    limiter = AsyncRateLimiter(redis_server.url, deadline=0.1, on_outage="closed")
+    await limiter.check(PLAIN, "u")
+
+    async def ask() -> None:
+        if method.endswith("all"):
+            checks = [(PLAIN, "u"), (PLAIN, "v")]
+            await (limiter.check_all(checks) if method == "check_all" else entered(limiter.reserve_all(checks)))
+        else:
+            await (limiter.reserve_now(PLAIN, "u") if method == "reserve_now" else entered(limiter.reserve(PLAIN, "u")))
+
+    os.kill(redis_server.process.pid, signal.SIGSTOP)
+    try:
+        task = asyncio.create_task(ask())
+        await asyncio.sleep(0.02)  # the reserve is sent, and not answered
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    finally:
+        os.kill(redis_server.process.pid, signal.SIGCONT)
+    await limiter.aclose()
+
+
+async def entered(block) -> None:
+    async with block:
+        pytest.fail("it was reserved")
 
 
 def test_take_says_how_much_was_there(limiter):
