@@ -23,7 +23,7 @@ from ratekit.web.drivers import run
 from ratekit.web.identity import KeyFunction, body_too_long
 from ratekit.web.options import MiddlewareKeywords, MiddlewareOptions, RuleKeywords, split_arguments
 from ratekit.web.requests import MOST_DIGITS, WsgiRequest
-from ratekit.web.settling import Usage, conclude, fail, finish
+from ratekit.web.settling import Usage, conclude, fail, finish, reopen
 from ratekit.web.table import Rule
 
 if TYPE_CHECKING:
@@ -230,9 +230,11 @@ class Starter:
         error = (more[0] if more and more[0] else sys.exc_info())[1]
         if status.startswith("500") and isinstance(error, ANSWERED) and not self.has_started:
             raise error
-        self.has_started = True
         if self._ledger.is_held:
+            if self.has_started:  # an error handler starts another response, in place of what was not sent yet
+                reopen(self._ledger, self._depth)
             lines = _concluded(self._ledger, status, lines, self._depth)
+        self.has_started = True
         added = self._front.options.writer.lines(self._ledger.results, refused=status.startswith("429"))
         names = {name.lower() for name in added}
         kept = [(name, value) for name, value in lines if name.lower() not in names]

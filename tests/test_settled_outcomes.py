@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+import io
+import sys
+from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 import flask
 import pytest
+from django.core.handlers.asgi import ASGIHandler
+from django.core.handlers.wsgi import WSGIHandler
+from django.core.signals import request_finished, request_started
+from django.db import close_old_connections
+from django.http import HttpResponse
+from django.test import override_settings
+from django.urls import path as django_path
 from fastapi import BackgroundTasks, Depends, FastAPI, Request, WebSocket
 from fastapi.responses import StreamingResponse
 from starlette.testclient import TestClient
@@ -15,9 +24,11 @@ from starlette.websockets import WebSocketDisconnect
 from werkzeug.test import Client
 
 import ratekit.flask
+import ratekit_django
 from ratekit import asgi, wsgi
 from ratekit.stores.memory import shared
 from ratekit_fastapi import PathRateLimiter, ReserveLimiter, install
+from support import django_ready  # noqa: F401
 from support.counters import used_in
 from support.settled_requests import LLM, LOGINS
 
@@ -239,6 +250,75 @@ def test_an_outer_front_of_wsgi_goes_by_the_status_that_it_sees_itself():
     client, peer = Client(outer), {"REMOTE_ADDR": "192.0.2.7"}
     assert [client.post("/login", environ_base=peer).status_code for _ in range(7)] == EXPECTED
     assert used_in(STORE) == {"post-logins": 5, "post-count-200-3600s": 5}
+
+
+@pytest.fixture
+def no_database():
+    """As Django's test client does: there is none to close."""
+    for signal in (request_started, request_finished):
+        signal.disconnect(close_old_connections)
+    yield
+    for signal in (request_started, request_finished):
+        signal.connect(close_old_connections)
+
+
+def statuses_of(app: Any, times: int) -> list[int]:
+    """Send requests to an application of either colour."""
+    if isinstance(app, wsgi.RateLimitMiddleware):
+        answers = [Client(app).post("/login", environ_base={"REMOTE_ADDR": "192.0.2.7"}) for _ in range(times)]
+        for answer in answers:
+            answer.close()
+        return [answer.status_code for answer in answers]
+    client = TestClient(app)
+    return [client.post("/login").status_code for _ in range(times)]
+
+
+@pytest.mark.usefixtures("no_database")
+@pytest.mark.parametrize("colour", [wsgi, asgi])
+def test_a_front_around_django_goes_by_the_status_that_it_sees_itself(colour):
+    """Django has something to settle too, by the status of its own response."""
+
+    @ratekit_django.rate_limit("9/h", by="ip", count=200)
+    def login(request: Any) -> HttpResponse:
+        return HttpResponse("no")
+
+    middleware = ["ratekit_django.middleware.RateLimitMiddleware"]
+    urls = (django_path("login", login),)
+    with override_settings(ROOT_URLCONF=urls, RATEKIT={"STORE_URL": STORE}, MIDDLEWARE=middleware):
+        inner = wsgi_translated(WSGIHandler()) if colour is wsgi else translated(ASGIHandler())
+        outer = colour.RateLimitMiddleware(inner, store=STORE, default=None, rules=RULE)
+        assert statuses_of(outer, 7) == EXPECTED
+    assert used_in(STORE) == {"post-logins": 5, "count-200-3600s": 5}
+
+
+@pytest.mark.parametrize(("first", "then"), [("200 OK", "401 Unauthorized"), ("401 Unauthorized", "200 OK")])
+def test_a_response_that_starts_anew_counts_by_its_last_status(first, then):
+    """An application may start another response with exc_info, so long as nothing was sent."""
+
+    def app(environ: Any, start_response: Any) -> Iterator[bytes]:
+        start_response(first, [])
+        try:
+            raise WrongPassword
+        except WrongPassword:
+            start_response(then, [], sys.exc_info())
+        yield b"what came of it"
+
+    limited = wsgi.RateLimitMiddleware(app, store=STORE, default=None, rules=RULE)
+    assert [started(limited) for _ in range(6)] == (
+        [("401", "4"), ("401", "3"), ("401", "2"), ("401", "1"), ("401", "0"), ("429", "0")]
+        if then.startswith("401")
+        else [("200", "5")] * 6
+    )
+
+
+def started(app: Any) -> tuple[str, str]:
+    """Send a request as a server does; return the status that was started last, and what is left."""
+    found: list[tuple[str, dict[str, str]]] = []
+    environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/login", "REMOTE_ADDR": "192.0.2.7", "wsgi.input": io.BytesIO()}
+    body = app(environ, lambda status, lines, *_: found.append((status[:3], dict(lines))))
+    list(body)
+    getattr(body, "close", lambda: None)()
+    return found[-1][0], found[-1][1]["RateLimit-Remaining"]
 
 
 def test_several_lines_that_say_the_actual_cost_are_none_and_the_estimate_stays():

@@ -98,6 +98,10 @@ class Reservation:
         """Take note that the request does not count, as with an exception: all returns, unless it was said what it cost."""
         self._has_failed = True
 
+    def recover(self) -> None:
+        """Take note that the request counts after all."""
+        self._has_failed = False
+
     def end(self, why: str) -> None:
         """Take note that nothing can be said of its cost any more, and why."""
         self._settled_by = why

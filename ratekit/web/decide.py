@@ -142,13 +142,13 @@ def _share_of(call: Call) -> float | None:
     return None if call.extra is None else call.extra.share
 
 
-def _group_of(checks: Sequence[Check]) -> Group:
-    first, is_reserved = checks[0], any(check.is_reserved for check in checks)
-    call = merge(_calls_of(checks, is_reserved), spreads=is_reserved)
+def _group_of(checks: Sequence[Check], *, reserved: bool = False) -> Group:
+    first, is_reserved = checks[0], reserved or any(check.is_reserved for check in checks)
+    call = merge(_calls_of(checks, is_reserved=is_reserved), spreads=is_reserved)
     return Group(call, tuple(checks), first.mode, first.on_outage, first.is_kept)
 
 
-def _calls_of(checks: Sequence[Check], is_reserved: bool) -> list[Call]:
+def _calls_of(checks: Sequence[Check], *, is_reserved: bool) -> list[Call]:
     """Return the calls of checks. All slots and reservations of one call have one id; if one is reserved, all are."""
     slot = next((check.call.slot for check in checks if check.call.slot is not None), None)
     if is_reserved:
@@ -162,26 +162,29 @@ class Spent:
 
     __slots__ = (
         "_counters",
+        "_joined_at",
         "_reservations",
         "at",
         "cleared",
+        "concluded",
         "depth",
         "group",
-        "is_concluded",
         "place",
         "renewal",
         "result",
+        "shown",
     )
 
     def __init__(self, group: Group, place: Hashable, result: RateLimitResult, at: float | None = None) -> None:
         self.group = group
         self.place = place
-        self.result = result
+        self.result = self.shown = result  # shown: as it stands in the ledger, for the headers
         self.at = clock.steady() if at is None else at  # when it was answered
         self._counters: dict[bytes, int] | None = None
         self._reservations: list[Reservation | None] | None = None
         self.depth = 0  # how many fronts had begun to decide the request
-        self.is_concluded = False  # the outcome of the request is known
+        self._joined_at: dict[int, int] = {}  # the depth of checks that joined it later, by their positions
+        self.concluded: dict[int, int] = {}  # checks whose outcome is known, and the depth of the front that has seen it
         self.cleared: set[int] = set()  # the positions of checks whose counters are forgotten in the end
         self.renewal: Renewal | None = None  # of its slots
 
@@ -210,9 +213,29 @@ class Spent:
         both = zip(self.group.checks, self.reservations, strict=True)
         return [cost for check, one in both for cost in (Part.of(check.call).costs if one is None else one.costs)]
 
+    def depth_of(self, index: int) -> int:
+        """Return how many fronts had begun to decide the request when one of its checks was decided."""
+        return self._joined_at.get(index, self.depth)
+
+    def costing(self, costs: Sequence[int]) -> Call:
+        """Return its call with other costs. Limits that share a counter move it by the largest of their costs."""
+        call = self.group.call
+        plan = merge(_with_costs(self.group.checks, costs), spreads=True).compiled if call.compiled.meets else call.compiled
+        return call._replace(compiled=plan, cost=costs[0] if isinstance(call.cost, int) else tuple(costs))
+
     def settled(self, costs: Sequence[int]) -> Call:
         """Return the call that settles it."""
-        return settlement(self.group.call, self.result, costs)
+        call = self.group.call
+        return settlement(call._replace(compiled=self.costing(costs).compiled), self.result, costs)
+
+    def join(self, group: Group, result: RateLimitResult, depth: int) -> None:
+        """Take over what was decided in place of it: its own checks, and after them those that a later front has added."""
+        own = len(self.group.checks)
+        reservations = list(self.reservations)
+        self.group, self.result, self.shown, self.at = group, result, result, clock.steady()
+        self._counters = self._reservations = None
+        self._reservations = reservations + list(self.reservations[own:])  # the application may have the first ones
+        self._joined_at |= dict.fromkeys(range(own, len(group.checks)), depth)
 
     def returns(self) -> list[Call]:
         """Return the calls that give back all that was spent, and free the slots."""
@@ -231,6 +254,16 @@ class Spent:
         call = self.group.call
         indexes = [index for index in self.counters.values() if _is_slot(call, index)] if self.group.is_held else []
         return [only(call, indexes, Operation.RELEASE)] if indexes else []
+
+
+def _with_costs(checks: Sequence[Check], costs: Sequence[int]) -> list[Call]:
+    """Return the calls of reserved checks with other costs, which are given one after the other."""
+    calls, at = [], 0
+    for check, call in zip(checks, _calls_of(checks, is_reserved=True), strict=True):
+        size = len(Part.of(check.call).costs)
+        calls.append(call._replace(cost=costs[at] if isinstance(call.cost, int) else tuple(costs[at : at + size])))
+        at += size
+    return calls
 
 
 def _reservation(check: Check, result: RateLimitResult) -> Reservation:
@@ -370,6 +403,26 @@ class Ledger:
         if spent.group.is_held:
             self.is_held = True
 
+    def join(self, spent: Spent, group: Group, result: RateLimitResult) -> None:
+        """Take note that a group was decided together with what was spent before, and in place of it.
+
+        In an outage the store has been told nothing: then what was spent before stays as it was.
+        """
+        if result.degraded is not None:
+            return
+        if spent.shown in self.results:
+            self.results.remove(spent.shown)
+        spent.join(group, result, len(self.fronts))
+        ledger: Ledger | None = self
+        while ledger is not None:
+            ledger.is_held, ledger = True, ledger.outer
+
+    def forget(self, spent: Spent | None) -> None:
+        """Take note that something that was spent is given back."""
+        if spent is not None:
+            spent.counters.clear()  # for a front around this one, which has the same entry
+            self._spent = [one for one in self.spent if one is not spent]
+
     def refuse(self) -> None:
         """Take note that the request is refused, for this front and those around it."""
         ledger: Ledger | None = self
@@ -458,9 +511,11 @@ def decide(
         return PASS
     result: RateLimitResult | None = None
     for group in groups:
-        again = _charged_before(group, ledger, place) if once and ledger.spent else {}
+        joins = _reserved_before(group, ledger, place) if once and ledger.spent else None
+        again = _charged_before(group, ledger, place) if once and ledger.spent and joins is None else {}
+        both = group if joins is None else _joined(joins, group)
         try:
-            result = (yield _step(group, again)) if known is None else _known(known)
+            result = (yield _step(both, again, joins)) if known is None else _known(known)
         except RatekitError as error:
             response = error_response(error, group.mode)
             if response is not None:
@@ -470,10 +525,13 @@ def decide(
         finally:
             known = None
         ledger.results.append(result)
-        if result.allowed:
+        if result.allowed and joins is not None:
+            ledger.join(joins, both, result)
+        elif result.allowed:
             yield from _noted(group, again, ledger, place, result)
         elif group.mode is _ON:
             _forget(again)
+            ledger.forget(joins)
             yield from refuse(ledger, place)
             return Verdict(writer.refusal(ledger.results), RateLimitExceeded(result), result)
         else:
@@ -528,16 +586,44 @@ _Again = dict[bytes, Spent]
 
 def _charged_before(group: Group, ledger: Ledger, place: Hashable) -> _Again:
     """Return the counters of a group that were charged for this request before."""
-    mine = [spent for spent in ledger.spent_by(place) if not spent.group.is_reserved]  # those are settled as a whole
+    mine = [spent for spent in ledger.spent_by(place) if not spent.group.is_reserved or group.mode is not _ON]
     return {key: spent for key in group.call.state_keys for spent in mine if key in spent.counters}
 
 
-def _step(group: Group, again: _Again) -> Decide:
+def _reserved_before(group: Group, ledger: Ledger, place: Hashable) -> Spent | None:
+    """Return what a group is decided together with: it has charged a counter of the group, and one of the two is settled.
+
+    What one of them settles must not return what the other has charged. Slots stay with the front that renews them.
+    """
+    keys = set(group.call.state_keys)
+    for spent in ledger.spent_by(place) if group.mode is _ON else ():
+        is_settled = group.is_reserved or spent.group.is_reserved
+        if is_settled and _is_alike(spent.group, group) and not keys.isdisjoint(spent.counters):
+            return spent if spent.result.degraded is None and not spent.concluded else None
+    return None
+
+
+def _is_alike(earlier: Group, group: Group) -> bool:
+    """Whether one call can decide both."""
+    ways = [(one.mode, one.on_outage, one.is_kept, _share_of(one.call)) for one in (earlier, group)]
+    return ways[0] == ways[1] and not earlier.call.compiled.has_slots
+
+
+def _joined(spent: Spent, group: Group) -> Group:
+    """Return a group with what was decided before, and an id of its own: that of a settled reservation is used up."""
+    both = _group_of([*spent.group.checks, *group.checks], reserved=True)
+    return both._replace(call=both.call._replace(slot=new_slot()))
+
+
+def _step(group: Group, again: _Again, joins: Spent | None = None) -> Decide:
     """Decide a group as if the request had not charged its counters yet.
 
     The earlier charge is given back in the same atomic call: so the stricter limit decides, and the counter is charged once.
     A monitored group must not lower a counter that an enforced one has charged: it looks, and the charge is restored.
     """
+    if joins is not None:
+        returns = tuple(joins.returns())
+        return Decide((*returns, group.call), group.mode, group.on_outage, len(returns))
     if not again:
         return Decide((group.call,), group.mode, group.on_outage)
     if group.mode is _ON:

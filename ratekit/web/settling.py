@@ -34,12 +34,28 @@ def conclude(ledger: Ledger, head: ResponseHead, depth: int = 0) -> tuple[str, .
     Returns the names of the response's headers that are to be removed, in lower case.
     """
     hidden: list[str] = []
-    for spent in ledger.spent:
-        if spent.group.is_reserved and not spent.is_concluded and spent.depth >= depth:
-            spent.is_concluded = True
-            hidden += _concluded(spent, head)
+    for spent in (one for one in ledger.spent if one.group.is_reserved):
+        indexes = [index for index in _seen_at(spent, depth) if index not in spent.concluded]
+        if indexes:
+            spent.concluded |= dict.fromkeys(indexes, depth)
+            hidden += _concluded(spent, head, indexes)
             _show(ledger, spent)
     return tuple(hidden)
+
+
+def reopen(ledger: Ledger, depth: int) -> None:
+    """Forget the outcome that a front has taken note of: nothing of its response was sent, and another one starts."""
+    for spent in ledger.spent:
+        for index in [index for index, seen in spent.concluded.items() if seen == depth]:
+            del spent.concluded[index]
+            spent.cleared.discard(index)
+            if (reservation := spent.reservations[index]) is not None:
+                reservation.recover()
+
+
+def _seen_at(spent: Spent, depth: int) -> list[int]:
+    """Return the positions of the checks whose outcome a front sees: its own, and those of fronts behind it."""
+    return [index for index in range(len(spent.group.checks)) if spent.depth_of(index) >= depth]
 
 
 def fail(ledger: Ledger, depth: int = 0) -> None:
@@ -47,9 +63,10 @@ def fail(ledger: Ledger, depth: int = 0) -> None:
     if not ledger.is_held:
         return
     conclude(ledger, ResponseHead(FAILED), depth)
-    for spent in (one for one in ledger.spent if one.depth >= depth):
-        for check, reservation in zip(spent.group.checks, spent.reservations, strict=True):
-            if reservation is not None and check.charging is not None and check.charging.count is None:
+    for spent in ledger.spent:
+        for index in _seen_at(spent, depth):
+            charging, reservation = spent.group.checks[index].charging, spent.reservations[index]
+            if reservation is not None and charging is not None and charging.count is None:
                 reservation.fail()
 
 
@@ -97,9 +114,10 @@ class Usage:
         return [*each[:-1], (each[-1][0], each[-1][1] | unknown)] if each else []
 
 
-def _concluded(spent: Spent, head: ResponseHead) -> list[str]:
+def _concluded(spent: Spent, head: ResponseHead, indexes: Sequence[int]) -> list[str]:
     hidden: list[str] = []
-    for index, (check, reservation) in enumerate(zip(spent.group.checks, spent.reservations, strict=True)):
+    for index in indexes:
+        check, reservation = spent.group.checks[index], spent.reservations[index]
         charging = check.charging
         if reservation is None or charging is None:
             continue
@@ -158,22 +176,14 @@ def _cleared(spent: Spent) -> list[list[int]]:
 def _show(ledger: Ledger, spent: Spent) -> None:
     """Let the headers show what will be used when the request is settled."""
     before = spent.result
-    if not before.allowed or len(before.figures) != FIGURES * len(before.limits) or before not in ledger.results:
+    if not before.allowed or len(before.figures) != FIGURES * len(before.limits) or spent.shown not in ledger.results:
         return
     figures = list(before.figures)
-    both = zip(spent.group.checks, spent.reservations, parts(spent.group.call), strict=True)
-    for index, (check, reservation, part) in enumerate(both):
-        if reservation is not None:
-            _change(figures, part, _differences(check, reservation.costs), is_cleared=index in spent.cleared)
-    at = ledger.results.index(before)
-    ledger.results[at] = RateLimitResult(before.limits, figures, before.decided_at, before.degraded)
-
-
-def _differences(check: Check, costs: Sequence[int]) -> list[int]:
-    """Return how much more than its estimate a check has cost, for each of its limits."""
-    call = check.call
-    final = call._replace(cost=costs[0] if isinstance(call.cost, int) else tuple(costs))
-    return [cost - before for cost, before in zip(final.costs, call.costs, strict=True)]
+    more = [cost - known for cost, known in zip(spent.costing(spent.costs).costs, spent.group.call.costs, strict=True)]
+    for index, part in enumerate(parts(spent.group.call)):
+        _change(figures, part, more[part], is_cleared=index in spent.cleared)
+    at = ledger.results.index(spent.shown)
+    ledger.results[at] = spent.shown = RateLimitResult(before.limits, figures, before.decided_at, before.degraded)
 
 
 def _change(figures: list[int], part: slice, differences: Sequence[int], *, is_cleared: bool) -> None:

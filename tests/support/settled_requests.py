@@ -93,6 +93,8 @@ ACCOUNTS = Policy("accounts", [Limit(3, 3600, name="accounts")])
 BOTH = (*limited(LOGINS, count=401), *limited(ACCOUNTS, by="header:X-Account", count=401))
 WRONG, RIGHT = Sent("401", 401), Sent("200")
 FAILURES_THEN_REQUESTS = (*limited(Policy("failures", "3/h"), count=401), *limited(Policy("requests", "9/h")))
+SHARED = Policy("shared", [Limit(5, 3600, name="shared")])
+FIVE_OF_A_SHARED_COUNTER = (Sent("200", times=2, remaining=3), Sent("401", 401, times=3), Sent("200", 429))
 NINE = (Sent("200", times=4), Sent("401", 401, times=2), Sent("200", times=3), Sent("200", 429))
 
 CASES = {
@@ -145,6 +147,22 @@ CASES = {
         (*limited(Policy("few", "3/h"), count=401, reset_when=200), *limited(Policy("many", "5/h"), count=401)),
         (*(WRONG, WRONG, RIGHT) * 2, WRONG, Sent("401", 429)),
         {"count-401-reset-200-3600s": 1, "count-401-3600s": 5},
+    ),
+    "a counter that failures and requests share counts each request once": Case(
+        (*limited(SHARED, count=401), *limited(SHARED)), FIVE_OF_A_SHARED_COUNTER, {"shared": 5}
+    ),
+    "a counter that requests and failures share counts each request once": Case(
+        (*limited(SHARED), *limited(SHARED, count=401)), FIVE_OF_A_SHARED_COUNTER, {"shared": 5}
+    ),
+    "a counter of failures that two limits share counts each once": Case(
+        limited(SHARED, count=401) * 2,
+        (Sent("200", times=7, remaining=5), Sent("401", 401, times=4), Sent("401", 401, remaining=0), Sent("401", 429)),
+        {"shared": 5},
+    ),
+    "a refusal by a limit that shares a counter spends nothing": Case(
+        (*limited(SHARED, count=401), *limited(Policy("few", [Limit(2, 3600, name="shared")]), count="4xx")),
+        (Sent("404", 404), Sent("401", 401), Sent("401", 429, times=3)),
+        {"shared": 2},
     ),
     "the estimate stays": Case(limited(LLM, estimate={"tokens": 800}), (RIGHT,), {"calls": 1, "tokens": 800}),
     "a number is an estimate of the only other unit": Case(
