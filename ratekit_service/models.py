@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Generic, TypeVar
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, Field
@@ -26,12 +26,19 @@ def _not_blank(text: str) -> str:
     return text
 
 
+def _in_utc(time: datetime) -> datetime:
+    try:
+        return time.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("is in no year between 1 and 9999 of UTC") from None
+
+
 _WORD = r"^[A-Za-z0-9_-]+$"
 Text = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_printable)]
 Title = Annotated[Text, AfterValidator(_not_blank)]  # the name of a tenant, a plan, a key
 Word = Annotated[str, Field(min_length=1, max_length=LONGEST_ID, pattern=_WORD)]
 Id = Word
-Time = Annotated[AwareDatetime, Field(strict=False)]
+Time = Annotated[AwareDatetime, Field(strict=False), AfterValidator(_in_utc)]
 After = Annotated[
     str, Field(max_length=LONGEST_ID, pattern=r"^[A-Za-z0-9_-]*$", description="The `next` of the page before.")
 ]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ratekit.admin import override_flows
 from ratekit.admin.commands import Batch, Flow, answered, as_texts, drive, prefix_of
-from ratekit.admin.override_hash import LONGEST_NOTE, remarks, ttl_ms
+from ratekit.admin.override_hash import LONGEST_NOTE, LONGEST_TTL, remarks, ttl_ms
 from ratekit.admin.overrides import Place, as_place
 from ratekit.admin.targets import SyncTarget
 from ratekit.core import clock
@@ -201,8 +201,10 @@ def has_ended(row: OverrideRow) -> bool:
 
 
 def seconds_left(row: OverrideRow) -> float | None:
-    """Return how long an override lasts; None for ever."""
-    return None if row.valid_until is None else max((row.valid_until - now()).total_seconds(), 0.001)
+    """Return how long an override lasts; None for ever. One that ends in a thousand years must not hold up the others."""
+    if row.valid_until is None:
+        return None
+    return min(max((row.valid_until - now()).total_seconds(), 0.001), LONGEST_TTL)
 
 
 def now() -> datetime.datetime:

@@ -53,7 +53,7 @@ class NewOverride(Body):
         None, description="Everything is refused until then: seconds since the epoch, or a time. Forgotten after."
     )
     limit: Annotated[str, Field(max_length=100)] | None = Field(None, description="The name of a limit of the plan.")
-    ttl: Annotated[float, Field(gt=0, le=3_155_760_000, description="Seconds until it ends.")] | None = None
+    ttl: Annotated[float, Field(ge=0.001, le=3_155_760_000, description="Seconds until it ends.")] | None = None
     valid_until: Time | None = None
     reason: Annotated[Text, Field(max_length=LONGEST_NOTE)] | None = None
 
@@ -196,7 +196,7 @@ def _put(write: Write, body: NewOverride) -> OverrideModel:
     find_tenant(write.connection, body.tenant_id)
     endpoint = body.resource or _endpoint_of_rule(write, body)
     _check_limit(write.connection, body)
-    ends = _end(write, body)
+    ends = _end(body)
     _refuse_past(write, body.until)
     row = OverrideRow(body.subject, endpoint, _fields(body), ends, write.actor, body.reason, tenant=body.tenant_id)
     override_table.put(write.connection, row, write.now)
@@ -231,13 +231,13 @@ def _fields(body: NewOverride) -> dict[str, str]:
         raise invalid(str(error), "max_requests") from None
 
 
-def _end(write: Write, body: NewOverride) -> datetime.datetime | None:
-    ends = body.valid_until
+def _end(body: NewOverride) -> datetime.datetime | None:
+    now = datetime.datetime.now(datetime.UTC)
     if body.ttl is not None:
-        ends = write.now + datetime.timedelta(seconds=body.ttl)
-    if ends is not None and ends <= write.now:
-        raise invalid(f"valid_until {ends.isoformat()} is over", "valid_until")
-    return ends
+        return now + datetime.timedelta(seconds=body.ttl)
+    if body.valid_until is not None and body.valid_until <= now:
+        raise invalid(f"valid_until {body.valid_until.isoformat()} is over", "valid_until")
+    return body.valid_until
 
 
 def _refuse_past(write: Write, until: float | None) -> None:
