@@ -13,9 +13,9 @@ from typing import Any
 
 from ratekit import stores
 from ratekit.core.errors import ConfigurationError
-from ratekit.core.limits import Policy
 from ratekit.core.outages import as_on_outage
 from ratekit.database import urls
+from ratekit_service.configuration.records import requests_policy
 
 LOGGED = ("all", "refused", "none")
 SHORTEST_TOKEN = 16
@@ -160,7 +160,7 @@ def _refuse_misspelt(environment: Mapping[str, str]) -> None:
 
 def _refuse_bad_limit(name: str, text: str) -> None:
     try:
-        Policy(name, text)
+        requests_policy(name, text)
     except ConfigurationError as error:
         raise ConfigurationError(f"{name}: {error}") from None
 

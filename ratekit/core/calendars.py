@@ -123,7 +123,7 @@ class Calendar:
     def _check_anchor(self) -> None:
         anchor = self.anchor
         if isinstance(anchor, datetime) and anchor.tzinfo is not None:
-            object.__setattr__(self, "anchor", anchor.astimezone(_zone(self.tz)).replace(tzinfo=None))
+            object.__setattr__(self, "anchor", _local(anchor, self.tz))
         elif anchor is None or isinstance(anchor, date):
             return
         elif type(anchor) is not int or not 1 <= anchor <= 31:
@@ -138,6 +138,14 @@ class Calendar:
             raise ConfigurationError(f"starts {self.starts!r} is not a day of the week, such as 'monday'")
         if self.period != "week" or self.anchor is not None:
             raise ConfigurationError(f"starts {self.starts!r} makes sense for weeks without an anchor, not for {self}")
+
+
+def _local(anchor: datetime, tz: str) -> datetime:
+    """Return an anchor as the clocks of a time zone show it."""
+    try:
+        return anchor.astimezone(_zone(tz)).replace(tzinfo=None)
+    except OverflowError:
+        raise ConfigurationError(f"anchor {anchor.isoformat()} is in no year between 1 and 9999 of {tz}") from None
 
 
 def _day_of_month(year: int, month: int, day: int) -> date:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ratekit.core.compiled import compiled
+from ratekit.core.errors import ConfigurationError
 from ratekit.core.headers import RawLine, Style, check_style, combined
-from ratekit.core.limits import Policy
+from ratekit.core.limits import REQUESTS, Policy
 from ratekit.core.modes import RateLimitMode, as_mode
 from ratekit.core.outages import OnOutage
 from ratekit.database.rows import limit_of_rule
@@ -80,6 +81,14 @@ class Rule:
     plan: Plan | None  # None: it is not enabled
 
 
+def requests_policy(name: str, text: str) -> Policy:
+    """Return the policy of a limit of the service itself. Raises ConfigurationError if it counts other than requests."""
+    policy = Policy(name, text)
+    if policy.units != (REQUESTS,):
+        raise ConfigurationError(f"limit {text!r} counts {', '.join(policy.units)}: only requests can be counted here")
+    return policy
+
+
 def tenant_of(row: Mapping[str, Any], default_limit: Policy | None) -> Tenant:
     """Return the tenant of a row."""
     settings = row["settings"] or {}
@@ -90,7 +99,7 @@ def tenant_of(row: Mapping[str, Any], default_limit: Policy | None) -> Tenant:
         default_plan_id=row["default_plan_id"],
         mode=as_mode(settings.get("mode") or "on"),
         style=combined([check_style(style) for style in settings.get("headers") or [DEFAULT_STYLE]]),
-        limit=Policy("tenant", limit) if limit else default_limit,
+        limit=requests_policy("tenant", limit) if limit else default_limit,
     )
 
 

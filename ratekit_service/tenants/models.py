@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from ratekit.core.limits import Policy
+from ratekit_service.configuration.records import requests_policy
 from ratekit_service.models import Body, Id, Row, Title
 
 Mode = Literal["on", "off", "monitor"]
@@ -14,7 +14,7 @@ HeaderStyle = Literal["x-ratelimit", "ratelimit", "draft-11", "none"]
 
 
 def _limit(text: str) -> str:
-    Policy("tenant", text)
+    requests_policy("tenant", text)
     return text
 
 

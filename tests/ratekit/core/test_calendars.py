@@ -111,6 +111,8 @@ def test_midnight_that_comes_twice_is_the_first():
         ({"period": "month", "anchor": 32}, ["anchor 32"]),
         ({"period": "month", "anchor": True}, ["anchor True"]),
         ({"period": "week", "anchor": 5}, ["anchor 5", "week"]),
+        ({"period": "month", "tz": "Asia/Tokyo", "anchor": datetime.max.replace(tzinfo=UTC)}, ["anchor 9999", "Asia/Tokyo"]),
+        ({"period": "month", "tz": "America/Lima", "anchor": datetime.min.replace(tzinfo=UTC)}, ["anchor 0001"]),
         ({"period": "week", "starts": "noday"}, ["starts 'noday'"]),
         ({"period": "month", "starts": "monday"}, ["starts 'monday'"]),
     ],
