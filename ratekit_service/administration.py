@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from fastapi import Depends, Header, Request
+from fastapi import Depends, Header, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy import Column, ColumnElement, Connection, Table, literal, select, tuple_
 from sqlalchemy.exc import DataError, IntegrityError
@@ -73,6 +73,7 @@ class Administrator:
 
 async def administrator(
     request: Request,
+    response: Response,
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
     x_ratekit_actor: Annotated[Text | None, Header(description="Who it is, for the audit log.")] = None,
 ) -> Administrator:
@@ -81,6 +82,7 @@ async def administrator(
     given = request.headers.get("authorization") if credentials is None else f"Bearer {credentials.credentials}"
     service.authentication.administrator(given, address_of(request.scope))
     refuse_unknown_query(request)
+    response.headers["cache-control"] = "no-store"
     return Administrator(service, x_ratekit_actor or "admin")
 
 

@@ -50,6 +50,7 @@ def create_app(settings: Settings | None = None) -> Front:
         lifespan=_lifespan,
         docs_url=None,  # FastAPI's pages load scripts from another host: page/routes.py has one of ours
         redoc_url=None,
+        redirect_slashes=False,  # a redirect would send a key to whatever host the request names, perhaps without TLS
     )
     app.state.service = service
     for module in (*ROUTERS, trials) if service.settings.demo else ROUTERS:
@@ -120,6 +121,6 @@ def _methods(request: Request) -> list[str]:
     routes = request.app.router.routes
     return [
         method
-        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+        for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
         if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
     ]

@@ -45,6 +45,11 @@ class Problem(Exception):
         return [(b"content-type", CONTENT_TYPE), _NO_STORE, *self._headers]
 
 
+def not_loaded() -> Problem:
+    """Return the 503 of an instance that has not loaded its configuration yet."""
+    return Problem(503, "the configuration is not loaded yet: the database does not answer", retry_after=1)
+
+
 def not_found(kind: str, field: str = "id") -> Problem:
     """Return the 404 for what does not exist, or is another tenant's: nobody can tell the two apart."""
     return Problem(404, f"there is no such {kind}", field=field)

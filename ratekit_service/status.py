@@ -9,7 +9,7 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel
 
 import ratekit
-from ratekit_service.problems import Problem
+from ratekit_service.problems import not_loaded
 
 if TYPE_CHECKING:
     from ratekit_service.service import Service
@@ -37,19 +37,21 @@ class Ready(BaseModel):
     refused_rows: int
 
 
+@router.head("/v1/health", include_in_schema=False)
 @router.get("/v1/health")
 async def health() -> Health:
     """Say that the process is alive."""
     return Health(status="ok", version=ratekit.__version__)
 
 
+@router.head("/v1/ready", include_in_schema=False)
 @router.get("/v1/ready", responses={503: {"description": "No configuration was loaded yet."}})
 async def ready(request: Request) -> Ready:
     """Say whether requests can be decided. An instance stays ready while the store or the database is away."""
     service: Service = request.app.state.service
     version = service.refresher.configuration.version
     if version == 0:
-        raise Problem(503, "the configuration is not loaded yet: the database does not answer", retry_after=1)
+        raise not_loaded()
     store, is_up = service.limiter.health().state.value, service.database.is_up
     return Ready(
         status="ok" if store == "up" and is_up else "degraded",
@@ -63,6 +65,7 @@ async def ready(request: Request) -> Ready:
     )
 
 
+@router.head("/metrics", include_in_schema=False)
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Return the metrics, as Prometheus reads them."""

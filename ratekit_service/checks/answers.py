@@ -130,7 +130,7 @@ class ReservationAnswer(CheckAnswer, omit_defaults=True):
     repeated: bool = False
 
 
-class RuleAnswer(Struct, gc=False):
+class RuleAnswer(Struct, omit_defaults=True, gc=False):
     """The body of a decision by a rule."""
 
     allowed: bool
@@ -141,6 +141,7 @@ class RuleAnswer(Struct, gc=False):
     rule: str
     config_version: int
     degraded: str | None
+    slot: str | None = None
 
 
 class SlotAnswer(Struct, gc=False):
@@ -190,6 +191,7 @@ def rule_answer(decision: Decision) -> RuleAnswer:
         answer.rule,
         answer.config_version,
         answer.degraded,
+        answer.slot,
     )
 
 

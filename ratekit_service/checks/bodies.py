@@ -11,6 +11,8 @@ from ratekit_service.problems import Problem
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Value = TypeVar("Value")
+_MOST_DIGITS = 18  # of a length that is read; Python refuses to read 5000
+_CLOSE = ((b"connection", b"close"),)  # the rest of the body is not waited for
 
 
 class ClientGone(Exception):
@@ -26,12 +28,12 @@ class BodyReader:
 
     async def read(self, length: bytes | None, receive: Receive) -> bytes:
         """Return a whole body, whose `content-length` is given if it has one. Raises Problem, or ClientGone."""
-        if length is not None and length.isdigit() and int(length) > self._bytes:
+        if length is not None and length.isdigit() and (len(length) > _MOST_DIGITS or int(length) > self._bytes):
             raise self._too_large()
         try:
             return await within(self._seconds, self._read(receive))
         except TimeoutError:
-            raise Problem(408, f"the body did not arrive within {self._seconds:g} s") from None
+            raise Problem(408, f"the body did not arrive within {self._seconds:g} s", headers=_CLOSE) from None
 
     async def _read(self, receive: Receive) -> bytes:
         message = await receive()
@@ -48,7 +50,7 @@ class BodyReader:
         return body
 
     def _too_large(self) -> Problem:
-        return Problem(413, f"the body is larger than {self._bytes} bytes", headers=((b"connection", b"close"),))
+        return Problem(413, f"the body is larger than {self._bytes} bytes", headers=_CLOSE)
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, Value]) -> Value:

@@ -26,7 +26,7 @@ from ratekit_service.checks.slots import Slot
 from ratekit_service.configuration.records import Key, Tenant
 from ratekit_service.configuration.refresher import Refresher
 from ratekit_service.configuration.snapshot import NO_POLICIES, Configuration
-from ratekit_service.problems import Problem, invalid, not_found
+from ratekit_service.problems import Problem, invalid, not_found, not_loaded
 from ratekit_service.telemetry.tracing import store_span
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Decider:
         """Return the tenant of a key. Raises Problem if it asks too much of this instance."""
         tenant = self._refresher.configuration.tenants.get(key.tenant_id)
         if tenant is None:
-            raise Problem(503, "the configuration is not loaded yet", retry_after=1)
+            raise not_loaded()
         if tenant.limit is not None:
             result = self._own.check(tenant.limit, tenant.id, cost=cost)
             if not result.allowed:

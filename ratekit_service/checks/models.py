@@ -177,6 +177,7 @@ class RuleAnswer(BaseModel):
     rule: str
     config_version: int
     degraded: str | None
+    slot: str | None = Field(None, description="If no rule applies, and the plan counts slots: to be released.")
 
 
 class SlotAnswer(BaseModel):

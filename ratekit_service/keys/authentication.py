@@ -13,7 +13,7 @@ from ratekit.stores.memory import MemoryStore
 from ratekit_service.configuration.records import Key
 from ratekit_service.configuration.refresher import Refresher
 from ratekit_service.keys.secrets import id_of, is_same
-from ratekit_service.problems import Problem
+from ratekit_service.problems import Problem, not_loaded
 
 _DUMMY_SALT, _DUMMY_HASH = secrets.token_bytes(16), secrets.token_bytes(32)
 _WRONG_KEY = "x-api-key is missing, unknown, wrong or revoked"
@@ -53,7 +53,10 @@ class Authentication:
         key_id = id_of(text) if text else None
         if text is None or key_id is None:
             raise self._failures.count(address, Problem(401, _WRONG_KEY, field="x-api-key", headers=_CHALLENGE))
-        found = self._refresher.configuration.keys.get(key_id)
+        configuration = self._refresher.configuration
+        if configuration.version == 0:
+            raise not_loaded()  # nobody can tell whether the key is right
+        found = configuration.keys.get(key_id)
         if found is None:
             is_same(text, _DUMMY_SALT, _DUMMY_HASH, self._pepper)  # takes as long as for a key that exists
         if found is None or not is_same(text, found.salt, found.key_hash, self._pepper) or found.is_revoked:

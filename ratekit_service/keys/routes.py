@@ -112,7 +112,8 @@ def _rotate(write: Write, key_id: str, overlap: int, pepper: str) -> MadeKey:
     made = _create(write, inherited, pepper)
     ends = write.now + datetime.timedelta(seconds=overlap)
     ends = ends if row["expires_at"] is None else min(ends, row["expires_at"])
-    write.update(schema.api_keys, "key", key_id, {"expires_at": ends, "replaced_by": made.id})
+    revoked = {} if overlap else {"revoked_at": write.now}  # at once everywhere, whatever the clock of an instance says
+    write.update(schema.api_keys, "key", key_id, {"expires_at": ends, "replaced_by": made.id, **revoked})
     return made
 
 

@@ -40,12 +40,15 @@ async def test_body_is_whole_however_it_comes(pause):
 async def test_body_that_is_said_to_be_too_large_is_not_read():
     with pytest.raises(Problem, match="larger than 10 bytes"):
         await BodyReader(10, 5).read(b"11", receiving())
+    with pytest.raises(Problem, match="larger than 10 bytes"):
+        await BodyReader(10, 5).read(b"9" * 5000, receiving())
 
 
 async def test_body_that_does_not_come_ends_in_a_408():
     with pytest.raises(Problem, match=r"within 0\.01 s") as raised:
         await BodyReader(10, 0.01).read(None, receiving(b"late", pause=5))
     assert raised.value.status == 408
+    assert (b"connection", b"close") in raised.value.headers  # or the rest might come for ever
 
 
 async def test_work_that_is_cancelled_while_it_waits_knows_it():

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import time
 
 import pytest
 
 from ratekit_service.plans.definitions import PlanError, terms_of
+from support import databases
+from tests.ratekit_service.conftest import running
 
 
 async def test_check_answers_the_published_shape(service):
@@ -266,6 +269,29 @@ async def test_override_until_some_time_refuses_everything_with_the_honest_wait(
     assert (await caller.check()).status_code == 200
 
 
+async def test_override_lasts_as_long_as_it_is_told(embedded):
+    caller = await embedded.caller()
+    place = {"tenant_id": caller.tenant_id, "resource": "GET:/orders", "subject": "user:42"}
+    for _ in range(3):  # at three places of a second
+        asked = time.time()
+        made = await embedded.admin("PUT", "/overrides", {**place, "max_requests": 5, "ttl": 0.5})
+        assert datetime.datetime.fromisoformat(made["valid_until"]).timestamp() >= asked + 0.5
+        await asyncio.sleep(0.35)
+    problem = await embedded.admin("PUT", "/overrides", {**place, "max_requests": 5, "ttl": 0.0001}, 422)
+    assert problem["field"] == "ttl"
+
+
+async def test_override_that_ends_in_a_thousand_years_holds_up_no_other(service):
+    caller = await service.caller()
+    place = {"tenant_id": caller.tenant_id, "resource": "GET:/orders"}
+    for number, subject in enumerate(("first", "second"), 7):
+        body = {**place, "subject": subject, "max_requests": number, "valid_until": "9999-12-31T23:59:59Z"}
+        assert (await service.admin("PUT", "/overrides", body))["in_force"]
+        assert (await caller.check(subject=subject)).json()["limit"] == number
+    late = {**place, "subject": "third", "max_requests": 9, "valid_until": "9999-12-31T23:59:59-12:00"}
+    assert (await service.admin("PUT", "/overrides", late, 422))["field"] == "valid_until"
+
+
 async def test_override_of_a_rule_applies_to_the_client_key(service):
     caller = await service.caller()
     rule = {"client_key": "*", "algorithm": "fixed_window", "max_requests": 1, "window_secs": 60}
@@ -274,6 +300,26 @@ async def test_override_of_a_rule_applies_to_the_client_key(service):
     await service.admin("PUT", "/overrides", body)
     limits = [(await caller.post("/check", {"client_key": who, "endpoint": "/x"})).json()["limit"] for who in ("vip", "any")]
     assert limits == [9, 1]
+
+
+@pytest.mark.parametrize("front", [True, False])
+async def test_slot_taken_for_want_of_a_rule_can_be_released(tmp_path, front):
+    async with running(databases.new_database("sqlite", tmp_path), front=front) as service:
+        caller = await service.caller(algorithm="concurrency", limit=1, stale_after_seconds=60)
+        asked = {"client_key": "user:42", "endpoint": "/export"}
+        slot = (await caller.post("/check", asked)).json()["slot"]
+        refused = await caller.post("/check", asked)
+        assert (refused.status_code, "slot" in refused.json()) == (429, False)
+        await caller.post("/v1/release", {"slot": slot})
+        assert (await caller.post("/check", asked)).status_code == 200
+
+
+@pytest.mark.parametrize("anchor", ["9999-12-31T23:59:59Z", "0001-01-01T00:00:00+14:00"])
+async def test_anchor_that_is_no_time_in_the_zone_is_told_so(embedded, anchor):
+    caller = await embedded.caller(limits=["9/month Asia/Tokyo"])
+    for path in ("/v1/check", "/v1/peek", "/v1/charge", "/v1/refund", "/v1/reserve"):
+        answer = await caller.post(path, {"resource": "r", "subject": "s", "anchor": anchor})
+        assert (answer.status_code, answer.json()["field"]) == (422, "anchor")
 
 
 async def test_reset_forgets_what_a_subject_has_used(service):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ratekit_service.keys import secrets
 from ratekit_service.keys.authentication import Authentication, Failures
 from ratekit_service.problems import Problem
+from tests.ratekit_service.conftest import running
 
 
 def test_key_has_an_id_a_secret_and_a_checksum():
@@ -61,6 +62,25 @@ async def test_no_key_and_every_wrong_one_is_the_same_401(service):
     assert all(body == bodies[0] for body in bodies)
 
 
+async def test_no_key_is_wrong_before_the_configuration_is_loaded(tmp_path):
+    nothing = "postgresql://nobody@127.0.0.1:9/nothing"
+    for front in (True, False):
+        async with running(nothing, front=front) as service:
+            headers = {"x-api-key": secrets.make_key("live").text}
+            answer = await service.client.post("/v1/check", json={"resource": "r", "subject": "s"}, headers=headers)
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+            assert "the configuration is not loaded yet" in answer.json()["detail"]
+
+
+async def test_answers_with_secrets_are_kept_by_nobody(embedded):
+    caller = await embedded.caller()
+    headers = {"authorization": f"Bearer {embedded.service.settings.admin_token}"}
+    body = {"tenant_id": caller.tenant_id, "name": "app"}
+    made = await embedded.client.post("/v1/admin/keys", json=body, headers=headers)
+    listed = await embedded.client.get("/v1/admin/keys", headers=headers)
+    assert [answer.headers["cache-control"] for answer in (made, listed)] == ["no-store"] * 2
+
+
 async def test_expired_key_is_told_so(service):
     caller = await service.caller()
     past = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=1)
@@ -94,6 +114,8 @@ async def test_rotated_key_works_beside_the_new_one_until_the_overlap_is_over(se
     newest = await service.admin("POST", f"/keys/{made['id']}/rotate", {"overlap_seconds": 0}, 201)
     assert await caller.statuses(1) == [401]
     assert newest["plan_id"] == caller.plan_id
+    leaked = await service.admin("GET", f"/keys/{made['id']}")
+    assert leaked["revoked_at"] is not None  # so that no instance has to have the right time
 
 
 async def test_secret_is_shown_once(service):

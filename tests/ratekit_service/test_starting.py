@@ -26,6 +26,8 @@ REFUSED = {
     "misspelt": ({"RATEKIT_DEADLIN": "1"}, {}, r"the variable RATEKIT_DEADLIN is no setting: RATEKIT_DEADLINE is"),
     "other name": ({"RATEKIT_STORE_URL": "redis://r"}, {}, r"RATEKIT_STORE_URL is no setting: RATE_LIMIT_STORE_URL is"),
     "limit": ({"RATEKIT_TENANT_LIMIT": "lots"}, {}, r"tenant_limit: rate 'lots' is not a limit"),
+    "limit of units": ({"RATEKIT_TENANT_LIMIT": "9 tokens/min"}, {}, r"tenant_limit: limit '9 tokens/min' counts tokens"),
+    "failures": ({"RATEKIT_FAILURE_LIMIT": "9 tokens/min"}, {}, r"failure_limit: limit '9 tokens/min' counts tokens"),
     "number": ({"RATEKIT_BODY_BYTES": "1e9"}, {}, r"RATEKIT_BODY_BYTES '1e9' is not a whole number"),
     "folder": ({"RATEKIT_DATABASE_URL": "sqlite:////nowhere/x/r.db"}, {}, r"in '/nowhere/x', and there is no such folder"),
     "no certificate": (

@@ -144,3 +144,16 @@ async def test_usage_of_an_exhausted_subject_is_not_allowed(embedded):
         seen.append((limit["used"], limit["remaining"], limit["allowed"]))
         await caller.check()
     assert seen == [(0, 3, True), (1, 2, True), (2, 1, True), (3, 0, False)]
+
+
+@pytest.mark.parametrize("path", ["/v1/check/", "/v1/usage/", "/v1/admin/tenants/", "/v1/health/"])
+async def test_path_with_a_slash_at_its_end_is_not_redirected_with_its_key(embedded, path):
+    answer = await embedded.client.post(path, json={}, headers={"host": "elsewhere", "x-api-key": "key"})
+    assert (answer.status_code, answer.headers.get("location")) == (404, None)
+
+
+@pytest.mark.parametrize("path", ["/v1/health", "/v1/ready", "/metrics"])
+async def test_status_can_be_asked_for_without_a_body(embedded, path):
+    answers = [await embedded.client.request(method, path) for method in ("GET", "HEAD")]
+    assert [answer.status_code for answer in answers] == [200, 200]
+    assert len({answer.headers["content-type"] for answer in answers}) == 1
