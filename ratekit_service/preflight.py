@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import errno
-import socket
 import ssl
 from pathlib import Path
 
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.modes import get_rate_limit_mode
 from ratekit.database import urls
+from ratekit_service.ports import check_port
 from ratekit_service.settings import Settings
+
+_SQLITE = b"SQLite format 3\0"  # how every database of SQLite begins
 
 
 def check(settings: Settings) -> None:
@@ -20,22 +21,33 @@ def check(settings: Settings) -> None:
             f"memory:// counts in one process, not in {settings.workers} workers: give a redis:// store"
         )
     get_rate_limit_mode()
-    _check_database_folder(settings.database_url)
+    _check_database_file(settings.database_url)
     if settings.tls_certificate:
         _check_tls(settings.tls_certificate, settings.tls_key)
-    _check_port(settings.host, settings.port, "--port")
+    check_port(settings.host, settings.port, "--port")
     if settings.grpc_port:
-        _check_port(settings.host, settings.grpc_port, "--grpc-port")
+        check_port(settings.host, settings.grpc_port, "--grpc-port")
 
 
-def _check_database_folder(url: str) -> None:
-    """Raise ConfigurationError if a SQLite file is in a folder that does not exist: nobody else will make it."""
+def _check_database_file(url: str) -> None:
+    """Raise ConfigurationError if a SQLite file is in a folder that does not exist, or is something else."""
     parts = urls.parsed(url)
     if parts.get_backend_name() != "sqlite" or not parts.database or parts.database.startswith((":memory:", "file:")):
         return
-    folder = Path(parts.database).absolute().parent
-    if not folder.is_dir():
-        raise ConfigurationError(f"database_url names a file in {str(folder)!r}, and there is no such folder")
+    path = Path(parts.database).absolute()
+    if not path.parent.is_dir():
+        raise ConfigurationError(f"database_url names a file in {str(path.parent)!r}, and there is no such folder")
+    if path.exists() and not _is_database(path):
+        raise ConfigurationError(f"database_url names {str(path)!r}, which is no database of SQLite")
+
+
+def _is_database(path: Path) -> bool:
+    """Whether a file is a database of SQLite, or nothing yet."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE)) in (b"", _SQLITE)
+    except OSError:
+        return False
 
 
 def _check_tls(certificate: str, key: str) -> None:
@@ -50,20 +62,3 @@ def _check_tls(certificate: str, key: str) -> None:
         raise ConfigurationError(
             f"tls_certificate {certificate!r} and tls_key {key!r} are no certificate and key in PEM, without a password"
         ) from None
-
-
-def _check_port(host: str, port: int, option: str) -> None:
-    """Raise ConfigurationError if nobody can listen there. A port of 0 is any that is free."""
-    try:
-        for family, kind, protocol, _, address in socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        ):
-            with socket.socket(family, kind, protocol) as listening:
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                listening.bind(address)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise ConfigurationError(f"port {port} of {host} is taken by another program: choose one by {option}") from None
-        raise ConfigurationError(f"nobody can listen on host {host!r}, port {port}: {error.strerror}") from None

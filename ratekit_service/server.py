@@ -15,6 +15,7 @@ from typing import Any
 import uvicorn
 
 from ratekit import stores
+from ratekit.core.errors import ConfigurationError
 from ratekit.database import urls
 from ratekit_service import preflight
 from ratekit_service.app import create_app
@@ -43,6 +44,9 @@ def run(settings: Settings) -> None:
                 uvicorn.run(f"{__name__}:from_environment", factory=True, workers=settings.workers, **_options(settings))
     except KeyboardInterrupt:
         return
+    except SystemExit as ended:
+        if ended.code:
+            raise ConfigurationError("the service could not start: its log says why") from None
 
 
 def from_environment() -> App:

@@ -73,7 +73,8 @@ class Settings:
     demo: bool = False
 
     def __post_init__(self) -> None:
-        urls.parsed(self.database_url)
+        if not self.demo:  # which has a database of its own
+            urls.parsed(self.database_url)
         self._check_secrets()
         self._check_choices()
         for name in ("poll_seconds", "deadline", "body_seconds", "shutdown_seconds"):
@@ -82,6 +83,8 @@ class Settings:
         _refuse_outside("grpc_port", self.grpc_port, 0, 65_535)
         if bool(self.grpc_port) != bool(self.rules):
             raise ConfigurationError("grpc_port and rules belong together: give both, or none")
+        if self.port == self.grpc_port != 0:
+            raise ConfigurationError(f"port and grpc_port are both {self.port}: give each its own")
         _refuse_outside("workers", self.workers, 1, 256)
         _refuse_outside("body_bytes", self.body_bytes, 256, 16_777_216)
 

@@ -12,6 +12,7 @@ from ratekit.core.errors import ConfigurationError, MissingExtraError
 from ratekit.core.outages import OnOutage
 from ratekit.limiter.limiters import AsyncRateLimiter
 from ratekit.limiter.operations import DEADLINE
+from ratekit_service.ports import check_port
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -40,7 +41,7 @@ def main() -> None:
     try:
         _run(given)
     except ConfigurationError as error:
-        parser.error(str(error))
+        parser.exit(2, f"{parser.prog}: {error}\n")
 
 
 def _run(given: argparse.Namespace) -> None:
@@ -51,6 +52,7 @@ def _run(given: argparse.Namespace) -> None:
         if (error.name or "").startswith("ratekit"):
             raise
         raise MissingExtraError("Envoy's rate limit service", "grpc") from None
+    check_port(given.host, given.grpc_port, "--grpc-port")
     tls = Tls(given.tls_certificate, given.tls_key, given.tls_client_authority) if given.tls_key else None
     limiter = AsyncRateLimiter(given.store, on_outage=given.on_outage, deadline=given.deadline)
     asyncio.run(serve(f"{given.host}:{given.grpc_port}", RuleFiles(given.rules), limiter, tls=tls))

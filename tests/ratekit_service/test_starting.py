@@ -30,6 +30,9 @@ REFUSED = {
     "failures": ({"RATEKIT_FAILURE_LIMIT": "9 tokens/min"}, {}, r"failure_limit: limit '9 tokens/min' counts tokens"),
     "number": ({"RATEKIT_BODY_BYTES": "1e9"}, {}, r"RATEKIT_BODY_BYTES '1e9' is not a whole number"),
     "folder": ({"RATEKIT_DATABASE_URL": "sqlite:////nowhere/x/r.db"}, {}, r"in '/nowhere/x', and there is no such folder"),
+    "a folder": ({"RATEKIT_DATABASE_URL": "sqlite:////tmp"}, {}, r"names '/tmp', which is no database of SQLite"),
+    "a text": ({"RATEKIT_DATABASE_URL": f"sqlite:///{__file__}"}, {}, r"test_starting.py', which is no database of SQLite"),
+    "one port": ({}, {"port": 8081, "grpc_port": 8081, "rules": "r.yaml"}, r"port and grpc_port are both 8081: give each"),
     "no certificate": (
         {},
         {**FILES, "tls_certificate": "/nowhere/a.crt"},
@@ -94,6 +97,44 @@ def test_taken_port_of_envoys_service_is_told_before_anything_begins(tmp_path):
     assert ended.stderr == f"ratekit: port {port} of 127.0.0.1 is taken by another program: choose one by --grpc-port\n"
     assert ended.stdout == ""
     assert not (tmp_path / "ratekit.db").exists()
+
+
+def test_service_that_cannot_start_does_not_end_as_if_all_were_well(tmp_path):
+    """Its port is taken between the look at it and its use."""
+    port = free_port()
+    late = """
+import socket
+from ratekit_service import preflight
+taken = []
+def check(host, port, option):
+    taken.append(socket.create_server((host, port)))
+preflight.check_port = check
+"""
+    (tmp_path / "sitecustomize.py").write_text(late)
+    ended = served(tmp_path, {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}, "--port", str(port))
+    assert ended.returncode == 2
+    assert "address already in use" in ended.stdout + ended.stderr
+    assert "ratekit: the service could not start: its log says why\n" in ended.stderr
+
+
+@pytest.mark.parametrize("wrong", ["taken", 99999])
+def test_envoys_service_alone_tells_of_its_port_in_one_sentence(tmp_path, wrong):
+    (tmp_path / "ratelimit.yaml").write_text("domain: shop\ndescriptors: [{key: user}]\n")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1] if wrong == "taken" else wrong
+        command = [sys.executable, "-m", "ratekit_service.envoy", "--rules", "ratelimit.yaml", "--grpc-port", str(port)]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 2
+    sentence = f"port {port} of 127.0.0.1 is taken by another program: choose one by --grpc-port"
+    sentence = sentence if wrong == "taken" else "port 99999 is not between 0 and 65535"
+    assert ended.stderr == f"python -m ratekit_service.envoy: {sentence}\n"
+
+
+def test_demo_ignores_a_database_url_that_makes_no_sense(tmp_path):
+    port = free_port()
+    with serving([*SERVE, "--demo", "--port", str(port)], port, tmp_path, RATEKIT_DATABASE_URL="nonsense") as url:
+        assert httpx2.get(f"{url}/v1/ready").json()["database"] == "up"
+    assert "The demo ignores RATEKIT_DATABASE_URL: it has" in (tmp_path / "log").read_text()
 
 
 def test_demo_touches_no_configured_store_or_database_and_prints_no_configured_token(tmp_path, redis_server):
