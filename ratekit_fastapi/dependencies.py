@@ -29,7 +29,15 @@ from ratekit.web.arguments import (
     wrong_type,
 )
 from ratekit.web.charged_checks import charged_check
-from ratekit.web.charging import Charging, ChargingOptions, charging_of, check_charging, meaning_of
+from ratekit.web.charging import (
+    Charging,
+    ChargingOptions,
+    charging_of,
+    check_charging,
+    meaning_of,
+    other_units,
+    spent_by,
+)
 from ratekit.web.decide import Ask, Check
 from ratekit.web.drivers import arun
 from ratekit.web.identity import (
@@ -249,7 +257,8 @@ class RateLimiterDependency(RateLimiterMark):
             return Ask(function, request, function)
 
         prefix, on_outage = settings.prefix, self.on_outage
-        flow = charged_check(policy, subject, endpoint, prefix, self.cost, charging, mode, on_outage, ask)
+        units = None if asked is None else settings.plans.units
+        flow = charged_check(policy, subject, endpoint, prefix, self.cost, charging, mode, on_outage, ask, units)
         return await arun(flow, settings.own_limiter)
 
     def check_of(
@@ -269,6 +278,8 @@ class RateLimiterDependency(RateLimiterMark):
             if subject is None:
                 self.note_pass(request)
                 return None
+            if asked is not None and type(cost) is not int:
+                cost = spent_by(policy, cost, None, other_units(policy, cost, settings.plans.units))
             return Check.of(policy, subject, endpoint, settings.prefix, cost, mode, self.on_outage)
         key = self._checked_key(request, self.make_key(request))
         if key is None:

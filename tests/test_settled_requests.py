@@ -27,7 +27,7 @@ from starlette.responses import Response
 
 import ratekit.flask
 import ratekit_django
-from ratekit import asgi, wsgi
+from ratekit import Policy, asgi, wsgi
 from ratekit.limiter.reservations import Reservation
 from ratekit.stores.memory import shared
 from ratekit.telemetry import prometheus
@@ -153,8 +153,8 @@ def fastapi_app(declared: tuple[Declared, ...], store: str, **options: Any) -> F
     app = FastAPI()
     install(app, store=store, **options)
     plain = [one for one in declared if "estimate" not in one.options]
-    limiters = [Depends(PathRateLimiter(policy=one.policy, by=one.by, **one.options)) for one in plain]
-    reserving = [ReserveLimiter(policy=one.policy, by=one.by, **one.options) for one in declared if one not in plain]
+    limiters = [Depends(PathRateLimiter(**one.stated, by=one.by, **one.options)) for one in plain]
+    reserving = [ReserveLimiter(**one.stated, by=one.by, **one.options) for one in declared if one not in plain]
     usage_of: Any = reserving[0] if reserving else Nobody
 
     @app.get("/x", dependencies=limiters)
@@ -193,7 +193,7 @@ def flask_app(declared: tuple[Declared, ...], store: str, **options: Any) -> Any
 
     view: Any = x
     for one in reversed(declared):
-        view = ratekit.flask.rate_limit(policy=one.policy, by=one.by, **one.options)(view)
+        view = ratekit.flask.rate_limit(**one.stated, by=one.by, **one.options)(view)
     app.add_url_rule("/x", "x", view)
     return app
 
@@ -207,7 +207,7 @@ def django_sender(declared: tuple[Declared, ...], store: str, sender: Any, handl
     """Send requests to a view that is decorated in turn, through Django's own handler, with the middleware."""
     view: Any = x
     for one in reversed(declared):
-        view = ratekit_django.rate_limit(policy=one.policy, by=one.by, **one.options)(view)
+        view = ratekit_django.rate_limit(**one.stated, by=one.by, **one.options)(view)
     settings = {"STORE_URL": store} | {name.upper(): value for name, value in options.items()}
     middleware = ["ratekit_django.middleware.RateLimitMiddleware"]
     with override_settings(ROOT_URLCONF=(django_path("x", view),), RATEKIT=settings, MIDDLEWARE=middleware):
@@ -270,9 +270,9 @@ def store(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("of", FRONTS)
 def test_counters_hold_what_requests_have_cost_in_the_end(of, name, store):
     case = CASES[name]
-    if of in SLOTLESS and any(one.policy.has_slots for one in case.declared):
+    if of in SLOTLESS and any(isinstance(one.policy, Policy) and one.policy.has_slots for one in case.declared):
         pytest.skip("its limits take no slots")
-    for send in FRONTS[of](case.declared, store, deadline=5):
+    for send in FRONTS[of](case.declared, store, deadline=5, **case.settings):
         for sent in case.sent:
             for time in range(sent.times):
                 answer = send(sent.do, sent.account)

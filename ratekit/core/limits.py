@@ -102,7 +102,7 @@ class Limit:
         self._check_burst()
         self._check_aligned()
         self._check_soft()
-        check_unit(self.unit)
+        self._check_unit()
         object.__setattr__(self, "name", check_name(self.name or self._default_name))
 
     @classmethod
@@ -206,6 +206,12 @@ class Limit:
     def _check_soft(self) -> None:
         if self.soft is not None and (not isinstance(self.soft, float) or not 0 < self.soft < 1):
             raise ConfigurationError(f"soft {self.soft!r} is not a fraction between 0 and 1")
+
+    def _check_unit(self) -> None:
+        if check_unit(self.unit) != REQUESTS and self.algorithm is Algorithm.CONCURRENCY:
+            raise ConfigurationError(
+                f"unit {self.unit!r} makes no sense with algorithm 'concurrency': each request holds one slot, at any cost"
+            )
 
     def _check_switches(self) -> None:
         for name, value in (("shadow", self.shadow), ("aligned", self.aligned)):

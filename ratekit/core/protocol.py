@@ -169,6 +169,11 @@ def cost_of(units: tuple[str, ...], cost: CostGiven, operation: str = Operation.
     return costs[0] if len(costs) == 1 else tuple(costs)
 
 
+def unsaid(name: str, cost: Mapping[str, int], unit: str) -> ConfigurationError:
+    """Return the error of a cost that does not name a unit."""
+    return ConfigurationError(f"{name} {dict(cost)!r} does not say how many {unit}, which a limit counts")
+
+
 def _by_units(units: tuple[str, ...], cost: Mapping[str, int], name: str) -> list[int]:
     unknown = [unit for unit in cost if unit not in units]
     missing = [unit for unit in units if unit not in cost and unit != REQUESTS]
@@ -177,7 +182,7 @@ def _by_units(units: tuple[str, ...], cost: Mapping[str, int], name: str) -> lis
             f"unit {unknown[0]!r} of {name} {dict(cost)!r} is unknown: the limits count {', '.join(units)}"
         )
     if missing:
-        raise ConfigurationError(f"{name} {dict(cost)!r} does not say how many {missing[0]}, which a limit counts")
+        raise unsaid(name, cost, missing[0])
     return [cost.get(unit, 1) for unit in units]
 
 

@@ -45,9 +45,15 @@ class Reservation:
     Outside of a block they raise ConfigurationError: what `reserve_now` has reserved is settled by `settle` of the limiter.
     """
 
-    __slots__ = ("_actual", "_added", "_has_failed", "_lock", "_settled_by", "bookings", "id", "result")
+    __slots__ = ("_actual", "_added", "_has_failed", "_lock", "_other_units", "_settled_by", "bookings", "id", "result")
 
-    def __init__(self, bookings: Iterable[Booking], result: RateLimitResult, settled_by: str = "") -> None:
+    def __init__(
+        self,
+        bookings: Iterable[Booking],
+        result: RateLimitResult,
+        settled_by: str = "",
+        other_units: tuple[str, ...] = (),
+    ) -> None:
         self.bookings = tuple(bookings)
         self.id = str(self.bookings[0].call.slot) if self.bookings else ""  # "": the request is not limited
         self.result = result
@@ -56,6 +62,7 @@ class Reservation:
         self._lock = threading.Lock()  # threads that work for one request add to one sum
         self._has_failed = False
         self._settled_by = settled_by  # why nothing can be said of its cost any more; "" while its block runs
+        self._other_units = other_units  # that may be said of its cost, and are not counted: another plan counts them
 
     @property
     def allowed(self) -> bool:
@@ -109,7 +116,7 @@ class Reservation:
     @property
     def units(self) -> tuple[str, ...]:
         """The units that can be said of its cost; none if the request is not limited."""
-        return tuple(dict.fromkeys(unit for part in self._parts for unit in part.units))
+        return (*dict.fromkeys(unit for part in self._parts for unit in part.units), *self._other_units)
 
     def settlements(self) -> list[Call]:
         """End it, and return the calls that settle it: none if all that was reserved stays and no slot is held."""
@@ -149,7 +156,7 @@ class Reservation:
                 raise ConfigurationError(f"unit {unit!r} of {name} is unknown: the limits count {', '.join(known)}")
             if type(value) is not int or not 0 <= value <= MOST_REQUESTS:
                 raise ConfigurationError(f"{name} {value!r} of {unit} is not a whole number between 0 and {MOST_REQUESTS}")
-        return given
+        return {unit: value for unit, value in given.items() if unit not in self._other_units}
 
     @staticmethod
     def _main_unit(name: str, number: int, units: Sequence[str]) -> str:

@@ -59,13 +59,15 @@ class Found(NamedTuple):
         """Return the check for the engine."""
         rule, charging = self.rule, self.rule.charging
         policy, subject = rule.policy_of(self.limits), subject_of_key(self.key)
+        others = () if len(rule.units) == 1 else tuple(unit for unit in rule.units if unit not in policy.units)
         if charging is None:
-            return Check.of(policy, subject, rule.endpoint, prefix, self.cost, self.mode, rule.on_outage)
+            cost = spent_by(policy, self.cost, None, others)
+            return Check.of(policy, subject, rule.endpoint, prefix, cost, self.mode, rule.on_outage)
         anchor = None if callable(charging.anchor) else charging.anchor
         share = None if callable(charging.share) else charging.share
-        cost = spent_by(policy, self.cost, charging)
+        cost = spent_by(policy, self.cost, charging, others)
         policy = policy.anchored(anchor)
-        return Check.of(policy, subject, rule.endpoint, prefix, cost, self.mode, rule.on_outage, charging, share)
+        return Check.of(policy, subject, rule.endpoint, prefix, cost, self.mode, rule.on_outage, charging, share, others)
 
 
 def read_checks(

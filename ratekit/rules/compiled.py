@@ -26,6 +26,7 @@ from ratekit.rules.identities import Identity, Part, parts_of
 from ratekit.rules.keys import Context, CostReader, UnitCostReader, key_function
 from ratekit.rules.limits import Limits
 from ratekit.rules.matching import Candidate, Facts, Index
+from ratekit.rules.problems import place_text
 from ratekit.web.arguments import wrong_type
 from ratekit.web.charging import Charging, ChargingOptions, charging_of, check_charging, meaning_of
 from ratekit.web.identity import KeyFunction
@@ -65,6 +66,7 @@ class DocumentRule(Rule):
     has_every_method: bool = True  # it is for every method, and its endpoint is not the name of a counter
     own_policy: Policy | None = None  # of its own limits
     asks_plan: bool = False  # some of its limits are "plan"
+    units: tuple[str, ...] = (REQUESTS,)  # that any of its limits count
     policies: dict[Any, Policy] = field(default_factory=dict)  # of other limits; shared by the rules of a document
 
     @property
@@ -257,6 +259,7 @@ class _Compiler:
             plans=self._plans,
             anonymous=model.anonymous,
             asks_plan=any(limits.is_by_plan for _, limits in model.all_limits()),
+            units=tuple(dict.fromkeys(limit.unit for _, limits in self._all_limits(model) for limit in self._own(limits))),
             policies=self._policies,
             qualifier="" if model.counter is not None else by_methods(model.match.method),
             has_every_method=model.counter is None and not model.match.method,
@@ -270,15 +273,20 @@ class _Compiler:
         """Raise DocumentError if a rule has a concurrency limit, or settles what requests have cost."""
         if any(getattr(model, name) is not None for name in _SETTLED):
             raise DocumentError([_NO_SETTLEMENT])
-        for limits in self._all_limits(model):
-            own = self._plans[limits.plan].own if limits.plan is not None else limits.own
-            if any(limit.algorithm is Algorithm.CONCURRENCY for limit in own):
+        for _, limits in self._all_limits(model):
+            if any(limit.algorithm is Algorithm.CONCURRENCY for limit in self._own(limits)):
                 raise DocumentError([_NO_SLOTS])
 
-    def _all_limits(self, model: RuleModel) -> Iterator[Limits]:
-        """Yield every set of limits that a request may have by a rule: where plan_of is asked, those of each plan."""
-        for _, limits in model.all_limits():
-            yield from (Limits(plan=name) for name in self._plans) if limits.is_by_plan else (limits,)
+    def _all_limits(self, model: RuleModel) -> Iterator[tuple[str, Limits]]:
+        """Yield every set of limits that a request may have by a rule, and its place: with plan_of, those of each plan."""
+        for place, limits in model.all_limits():
+            if limits.is_by_plan:
+                yield from ((f"{place_text(place)} (plan {name!r})", Limits(plan=name)) for name in self._plans)
+            else:
+                yield place_text(place), limits
+
+    def _own(self, limits: Limits) -> tuple[Limit, ...]:
+        return self._plans[limits.plan].own if limits.plan is not None else limits.own
 
     def _key_function(self, identity: Identity, model: RuleModel, endpoint: str) -> KeyFunction:
         """Return the key function of an identity. It is the same for many rules, unless it has to know its own."""
@@ -305,16 +313,17 @@ class _Compiler:
 
     def check_charges(self, model: RuleModel, rule: DocumentRule) -> None:
         """Raise DocumentError if limits of a rule cannot be charged: a unit that is unknown, or that nothing names."""
-        for limits in self._all_limits(model):
+        for place, limits in self._all_limits(model):
             if rule.is_unlimited(limits):
                 continue
-            own = self._plans[limits.plan].own if limits.plan is not None else limits.own
-            if rule.charging is None and not isinstance(rule.cost, Mapping) and all(limit.unit == REQUESTS for limit in own):
+            if rule.charging is None and not isinstance(rule.cost, Mapping) and rule.units == (REQUESTS,):
                 continue
+            policy = rule.policy_of(limits)
+            others = [unit for unit in rule.units if unit not in policy.units]
             try:
-                check_charging(rule.policy_of(limits), rule.cost or 0, rule.charging)
+                check_charging(policy, rule.cost or 0, rule.charging, others)
             except ConfigurationError as error:
-                raise DocumentError([str(error)]) from None
+                raise DocumentError([f"{place}: {error}"]) from None
 
 
 def _temporary(model: RuleModel) -> dict[str, Temporary]:

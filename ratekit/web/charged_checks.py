@@ -6,7 +6,7 @@ Every front uses this flow, which is driven by `web.drivers`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from datetime import date
 from typing import Any
 
@@ -17,7 +17,7 @@ from ratekit.core.outages import OnOutage
 from ratekit.core.protocol import CostGiven
 from ratekit.limiter.reservations import checked_share
 from ratekit.web.arguments import cost_of, untold, wrong_type
-from ratekit.web.charging import Charging, spent_by
+from ratekit.web.charging import Charging, other_units, spent_by
 from ratekit.web.decide import Ask, Check, Step
 from ratekit.web.plans import Cost
 
@@ -35,15 +35,19 @@ def charged_check(
     mode: RateLimitMode,
     on_outage: OnOutage | None,
     ask: Asking,
+    units: Sequence[str] | None = None,
 ) -> Generator[Step, Any, Check]:
-    """Make the check of a limiter, and ask for what depends on the request. An answer that makes no sense is a bug."""
+    """Make the check of a limiter, and ask for what depends on the request. An answer that makes no sense is a bug.
+
+    units are those of all plans, if the policy was asked for; None if the limiter has fixed limits.
+    """
     if charging is None:
         amount = yield from asked_cost(cost, ask)
-        return _check(policy, subject, endpoint, prefix, amount, mode, on_outage, None, None)
+        return _check(policy, subject, endpoint, prefix, amount, mode, on_outage, None, None, units)
     amount = yield from asked_cost(cost if charging.estimate is None else charging.estimate, ask)
     share = yield from _asked_share(charging, ask)
     policy = yield from _anchored(policy, charging, ask)
-    return _check(policy, subject, endpoint, prefix, amount, mode, on_outage, charging, share)
+    return _check(policy, subject, endpoint, prefix, amount, mode, on_outage, charging, share, units)
 
 
 def asked_cost(cost: Cost, ask: Asking) -> Generator[Step, Any, CostGiven]:
@@ -96,10 +100,12 @@ def _check(
     on_outage: OnOutage | None,
     charging: Charging | None,
     share: float | None,
+    units: Sequence[str] | None,
 ) -> Check:
     try:
-        cost = spent_by(policy, amount, charging)
-        return Check.of(policy, subject, endpoint, prefix, cost, mode, on_outage, charging, share)
+        others = other_units(policy, amount, units)
+        cost = spent_by(policy, amount, charging, others)
+        return Check.of(policy, subject, endpoint, prefix, cost, mode, on_outage, charging, share, others)
     except ConfigurationError as error:
         raise _bug(error) from None
 

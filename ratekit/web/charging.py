@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypedDict
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.limit_names import Meaning, callable_name
 from ratekit.core.limits import REQUESTS, Policy
-from ratekit.core.protocol import CostGiven, cost_of
+from ratekit.core.protocol import CostGiven, cost_of, unsaid
 from ratekit.limiter.reservations import checked_share
 from ratekit.web.arguments import checked_cost, is_awaited
 from ratekit.web.plans import Cost
@@ -144,7 +144,9 @@ class Charging:
 
 def charging_of(options: Mapping[str, Any]) -> Charging | None:
     """Read how a limiter charges from its arguments; None if they say nothing of it."""
-    given = {name: options[name] for name in ChargingOptions.__annotations__ if options.get(name) not in (None, False)}
+    given = {name: options[name] for name in ChargingOptions.__annotations__ if options.get(name) is not None}
+    if given.get("hide") is False:
+        del given["hide"]
     if not given:
         return None
     if options.get("estimate") is not None and options.get("cost", 1) not in (None, 1):
@@ -211,36 +213,59 @@ def meaning_of(cost: Cost, charging: Charging | None) -> Meaning:
     return Meaning(cost if charging.estimate is None else 1, charging.outcomes)
 
 
-def main_unit(policy: Policy) -> str | None:
+def other_units(policy: Policy, cost: CostGiven, asked: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the units that may be named though a policy does not count them, where limits are asked for each request.
+
+    asked are the units of all plans, None if the limits are fixed. Who names a unit that one plan counts names it for all.
+    """
+    if asked is None:
+        return ()
+    named = (*asked, *cost) if isinstance(cost, Mapping) else asked
+    return tuple(unit for unit in dict.fromkeys(named) if unit not in policy.units)
+
+
+def main_unit(units: Sequence[str]) -> str | None:
     """Return the unit that a number without one stands for in an estimate: the only one beside requests; None: no one."""
-    units = policy.units
     others = [unit for unit in units if unit != REQUESTS]
     return others[0] if len(others) == 1 else REQUESTS if not others else None
 
 
-def spent_by(policy: Policy, cost: CostGiven, charging: Charging | None) -> CostGiven:
-    """Return what a request spends by unit. A number is an estimate of the only unit beside requests."""
+def spent_by(policy: Policy, cost: CostGiven, charging: Charging | None, others: Sequence[str] = ()) -> CostGiven:
+    """Return what a request spends by unit. A number is an estimate of the only unit beside requests.
+
+    others are units that may be named, and are not counted.
+    """
     is_estimate = charging is not None and charging.estimate is not None
-    if isinstance(cost, Mapping) or not is_estimate or policy.units == (REQUESTS,):
+    if isinstance(cost, Mapping):
+        missing = [unit for unit in policy.units if unit != REQUESTS and unit not in cost] if others else []
+        if missing:
+            raise unsaid("estimate" if is_estimate else "cost", cost, missing[0])
+        return {unit: number for unit, number in cost.items() if unit not in others} if others else cost
+    units = (*policy.units, *others)
+    if not is_estimate or units == (REQUESTS,):
         return cost
-    unit = main_unit(policy)
+    unit = main_unit(units)
     if unit is None:
-        raise ConfigurationError(f"estimate {cost!r} says no unit, and the limits count {', '.join(policy.units)}")
-    return {unit: cost}
+        raise ConfigurationError(f"estimate {cost!r} says no unit, and the limits count {', '.join(units)}")
+    return {} if unit in others else {unit: cost}
 
 
-def check_charging(policy: Policy | None, cost: Cost, charging: Charging | None) -> None:
-    """Refuse at the start what could never be charged by fixed limits: a unit that is unknown, or is not named."""
+def check_charging(policy: Policy | None, cost: Cost, charging: Charging | None, others: Sequence[str] = ()) -> None:
+    """Refuse at the start what could never be charged by fixed limits: a unit that is unknown, or is not named.
+
+    others are units that may be named, and are not counted.
+    """
     if policy is None:
         return
     given = cost if charging is None or charging.estimate is None else charging.estimate
     if not callable(given):
         units = () if policy.units == (REQUESTS,) else policy.units
         if units or isinstance(given, Mapping):
-            cost_of(units, spent_by(policy, given, charging))
+            name = "cost" if charging is None or charging.estimate is None else "estimate"
+            cost_of(units, spent_by(policy, given, charging, others), name=name)
     if charging is None:
         return
-    if charging.actual is not None and main_unit(policy) is None:
+    if charging.actual is not None and main_unit((*policy.units, *others)) is None:
         raise ConfigurationError(
             f"actual names one header, and the limits count {', '.join(policy.units)}: settle them instead"
         )

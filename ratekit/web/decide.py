@@ -57,6 +57,7 @@ class Check(NamedTuple):
     on_outage: OnOutage | None = None  # None: as the limiter does
     is_kept: bool = False  # spent even if the request is refused by another check
     charging: Charging | None = None  # how it charges, if that is more than a cost
+    other_units: tuple[str, ...] = ()  # that may be named when it is settled, and are not counted
 
     @property
     def is_reserved(self) -> bool:
@@ -75,11 +76,12 @@ class Check(NamedTuple):
         on_outage: OnOutage | None = None,
         charging: Charging | None = None,
         share: float | None = None,
+        other_units: tuple[str, ...] = (),
     ) -> Check:
         """Make a check of a policy. One with a concurrency limit takes a slot.
 
         charging says whether its cost is an estimate, and what is settled by which outcome. share is the fraction of each
-        capacity that the request may use.
+        capacity that the request may use. other_units may be named when it is settled, and are not counted.
         """
         operation, slot = CHECK, None
         extra = None if share is None else Extra(share=share)
@@ -88,7 +90,7 @@ class Check(NamedTuple):
         elif policy.has_slots:
             operation, slot, cost = Operation.ACQUIRE, new_slot(), 1 if policy.units == (REQUESTS,) else cost
         call = encode(policy, subject, endpoint, prefix, operation, cost, slot=slot, extra=extra)
-        return cls(call, endpoint, mode, on_outage, charging=charging)
+        return cls(call, endpoint, mode, on_outage, charging=charging, other_units=other_units)
 
 
 class Group(NamedTuple):
@@ -267,7 +269,7 @@ def _with_costs(checks: Sequence[Check], costs: Sequence[int]) -> list[Call]:
 
 
 def _reservation(check: Check, result: RateLimitResult) -> Reservation:
-    return Reservation([Booking(check.call, (Part.of(check.call),), result)], result)
+    return Reservation([Booking(check.call, (Part.of(check.call),), result)], result, other_units=check.other_units)
 
 
 def _is_slot(call: Call, index: int) -> bool:

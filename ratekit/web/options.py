@@ -240,10 +240,11 @@ class MiddlewareOptions:
             note_pass(endpoint, why_nobody(by))
             return None
         cost, prefix = self._cost if rule.cost is None else rule.cost, self._prefix
-        if rule.charging is None and not callable(cost):
+        if rule.charging is None and type(cost) is int:
             return Check.of(policy, subject, endpoint, prefix, cost, mode, rule.on_outage)
-        ask = partial(_asking, request)
-        return (yield from charged_check(policy, subject, endpoint, prefix, cost, rule.charging, mode, rule.on_outage, ask))
+        ask, units = partial(_asking, request), None if rule.policy is not None else self.plans.units
+        charging, on_outage = rule.charging, rule.on_outage
+        return (yield from charged_check(policy, subject, endpoint, prefix, cost, charging, mode, on_outage, ask, units))
 
     def _asked_policy(self, request: FrontRequest, rule: Rule) -> Generator[Step, Any, Policy | None]:
         function = asked_for_limits(self._plan_of if rule.is_by_plan else rule.limits)

@@ -57,6 +57,11 @@ class Plans:
         """The plans in force, by name. The policy of a plan has the plan's name."""
         return self._current.policies
 
+    @property
+    def units(self) -> tuple[str, ...]:
+        """The units that the plans count, each once."""
+        return self._current.units
+
     def policy(
         self, answer: object, qualifier: str = "", meaning: Meaning = _OF_REQUESTS, *, is_plan: bool = False
     ) -> Policy | None:
@@ -81,11 +86,12 @@ class Plans:
 class _PlanSet:
     """Plans that do not change, with the policies of the answers seen since they are in force."""
 
-    __slots__ = ("policies", "resolved")
+    __slots__ = ("policies", "resolved", "units")
 
     def __init__(self, policies: dict[str, Policy]) -> None:
         self.policies = MappingProxyType(policies)
         self.resolved: Cache[tuple[Any, str, Meaning], Policy] = Cache(self.resolve, _MOST_POLICIES)
+        self.units = tuple(dict.fromkeys(unit for policy in policies.values() for unit in policy.units))
 
     def resolve(self, key: tuple[Any, str, Meaning]) -> Policy:
         """Make the policy of an answer, a qualifier and a meaning."""

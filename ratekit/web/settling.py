@@ -132,8 +132,8 @@ def _concluded(spent: Spent, head: ResponseHead, indexes: Sequence[int]) -> list
 
 
 def _counts(charging: Charging, head: ResponseHead) -> bool:
-    """Whether a request counts: where nobody says which ones do, those that do not end with an exception."""
-    return head.status_code != FAILED if charging.count is None else charging.count.matches(head, on_fault=True)
+    """Whether a request counts: where nobody says which ones do, those that do not end with an exception, or as a 5xx."""
+    return head.status_code < FAILED if charging.count is None else charging.count.matches(head, on_fault=True)
 
 
 def _read_actual(check: Check, header: str, reservation: Reservation, head: ResponseHead) -> None:

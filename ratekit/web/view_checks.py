@@ -156,7 +156,8 @@ def _check(limit: ViewLimit, request: ViewRequest, settings: ViewSettings, mode:
     if subject is None:
         return None
     cost, charging, prefix, on_outage = limit.cost, limit.charging, settings.prefix, limit.on_outage
-    return (yield from charged_check(policy, subject, endpoint, prefix, cost, charging, mode, on_outage, request.ask))
+    units = None if limit.declared.policy is not None else settings.plans.units
+    return (yield from charged_check(policy, subject, endpoint, prefix, cost, charging, mode, on_outage, request.ask, units))
 
 
 def _endpoint(limit: ViewLimit, request: ViewRequest) -> Finding[str]:

@@ -28,15 +28,29 @@ Send = Callable[[str, str], Answer]  # what the application does, and the accoun
 
 
 class Declared(NamedTuple):
-    """One limit that a front declares: a policy, by whom it counts, and how it charges."""
+    """One limit that a front declares: a policy, "plan", or a callable; by whom it counts, and how it charges."""
 
-    policy: Policy
+    policy: Any
     options: dict[str, Any]
     by: str = "ip"
 
+    @property
+    def stated(self) -> dict[str, Any]:
+        """The arguments that say what is allowed."""
+        return {"policy" if isinstance(self.policy, Policy) else "limits": self.policy}
 
-def limited(policy: Policy, by: str = "ip", **options: Any) -> tuple[Declared, ...]:
+
+def limited(policy: Any, by: str = "ip", **options: Any) -> tuple[Declared, ...]:
     return (Declared(policy, options, by),)
+
+
+PLANS = {"ann": LLM, "bob": Policy("bob", [Limit(60, 3600, name="calls")])}  # one plan counts tokens, one does not
+
+
+def account_of(request: Any) -> str:
+    """The plan of a request, which has the name of its account."""
+    found = request.headers.get("x-account") if hasattr(request, "headers") else request.header("x-account")
+    return str(found)
 
 
 @dataclass(frozen=True)
@@ -87,6 +101,7 @@ class Case:
     declared: tuple[Declared, ...]
     sent: tuple[Sent, ...]
     used: dict[str, int] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)  # of the application
 
 
 ACCOUNTS = Policy("accounts", [Limit(3, 3600, name="accounts")])
@@ -96,6 +111,11 @@ FAILURES_THEN_REQUESTS = (*limited(Policy("failures", "3/h"), count=401), *limit
 SHARED = Policy("shared", [Limit(5, 3600, name="shared")])
 FIVE_OF_A_SHARED_COUNTER = (Sent("200", times=2, remaining=3), Sent("401", 401, times=3), Sent("200", 429))
 NINE = (Sent("200", times=4), Sent("401", 401, times=2), Sent("200", times=3), Sent("200", 429))
+SETTLED_BY_BOTH = (
+    *(Sent("settle:150"), Sent("settle:150", account="bob"), Sent("add:9", account="bob")),
+    *(Sent("stream"), Sent("stream", account="bob")),
+)
+BY_ACCOUNT = {"plans": PLANS, "plan_of": account_of}
 
 CASES = {
     "right passwords leave nothing used": Case(limited(LOGINS, count=(401, 403)), (Sent("200", times=9, remaining=5),)),
@@ -178,6 +198,8 @@ CASES = {
     "what is added as it goes on": Case(limited(LLM, estimate=800), (Sent("add:7"),), {"calls": 1, "tokens": 7}),
     "a stream adds": Case(limited(LLM, estimate=800), (Sent("stream", times=2),), {"calls": 2, "tokens": 30}),
     "an exception returns the estimate": Case(limited(LLM, estimate=800), (Sent("raise", 500, times=3),)),
+    "a 5xx returns the estimate": Case(limited(LLM, estimate=800), (Sent("502", 502, times=3), Sent("503", 503))),
+    "a 4xx keeps the estimate": Case(limited(LLM, estimate=800), (Sent("422", 422),), {"calls": 1, "tokens": 800}),
     "a stream that breaks keeps what was added": Case(
         limited(LLM, estimate=800), (Sent("break"),), {"calls": 1, "tokens": 10}
     ),
@@ -207,6 +229,29 @@ CASES = {
         limited(Policy("quota", [Limit.parse("quota=2/month")]), anchor=lambda _: 15),
         (Sent("200", times=2), Sent("200", 429)),
         {"quota": 2},
+    ),
+    "a plan that does not count the unit of an estimate": Case(
+        limited("plan", estimate={"tokens": 800}), SETTLED_BY_BOTH, {"calls": 5, "tokens": 165}, BY_ACCOUNT
+    ),
+    "a plan that does not count what a number estimates": Case(
+        limited("plan", estimate=800), SETTLED_BY_BOTH, {"calls": 5, "tokens": 165}, BY_ACCOUNT
+    ),
+    "a callable whose limits do not always count the unit": Case(
+        limited(lambda request: PLANS[account_of(request)], estimate=lambda _: {"tokens": 800}),
+        SETTLED_BY_BOTH,
+        {"calls": 5, "tokens": 165},
+    ),
+    "a plan that does not count what a header says": Case(
+        limited("plan", estimate=800, actual="header:x-usage-tokens"),
+        (Sent("header:42"), Sent("header:58", account="bob")),
+        {"calls": 2, "tokens": 42},
+        BY_ACCOUNT,
+    ),
+    "a plan that does not count a cost by unit": Case(
+        limited("plan", cost={"tokens": 400}),
+        (Sent("200", times=2), Sent("200", 429), Sent("200", times=5, account="bob")),
+        {"calls": 7, "tokens": 800},
+        BY_ACCOUNT,
     ),
     "a slot is free when the response has ended": Case(
         limited(Policy("slots", [Limit(1, 3600, algorithm="concurrency", name="slots")])),

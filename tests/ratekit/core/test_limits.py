@@ -72,7 +72,8 @@ def test_rate_is_parsed(rate, limit):
     "rate",
     ["5/us", "5", "5/", "/s", "5/s,10/m", "5/s;", "5.5/s", "-5/s", "5/0s", "five/s", "", "5per hour", "5 per",
      "5/ss", "5/s burst", "5/s burst 0", "0/s burst 5", "٣/s", "1e3/s", "9999999999999999999/s", "5/1.1234567s", "5/\u017f",
-     "5/s shadow shadow", "5/s shadowy", "5/s@leaky", "5/s burst 9@concurrency", "5/s soft 1", "Hour=5/h", "=5/h", None, 7],
+     "5/s shadow shadow", "5/s shadowy", "5/s@leaky", "5/s burst 9@concurrency", "5/s soft 1", "Hour=5/h", "=5/h", None, 7,
+     "5 gpus/min@concurrency"],
 )  # fmt: skip
 def test_rate_that_is_not_one_is_refused_by_name(rate):
     with pytest.raises(ConfigurationError) as caught:

@@ -83,6 +83,21 @@ def test_cost_is_by_unit(api):
     assert ask(headers={"x-size": "20"}).status_code == 200
 
 
+def test_key_whose_own_limits_do_not_count_the_unit_of_an_estimate_costs_one_request(api):
+    custom = {"who:big": "3/min", "who:vast": "unlimited"}
+    ask = api(
+        limits="9 tokens/min", by={"who": "header:x-who"}, estimate={"tokens": 6}, actual="header:x-usage", custom=custom
+    )
+    assert [ask(headers={"x-who": "ann"}).status_code for _ in range(2)] == [200, 429]
+    assert [ask(headers={"x-who": "big"}).status_code for _ in range(4)] == [200, 200, 200, 429]
+    assert [ask(headers={"x-who": "vast"}).status_code for _ in range(4)] == [200] * 4
+
+
+def test_estimate_of_nothing_is_an_estimate(api):
+    ask = api(limits="9 tokens/min", estimate=0, actual="header:x-usage")
+    assert [ask().headers["ratelimit-remaining"] for _ in range(2)] == ["4", "0"]
+
+
 def test_share_is_the_part_of_a_capacity_that_a_rule_may_use(api):
     ask = api(limits="10/min", share=0.3)
     assert [ask().status_code for _ in range(4)] == [200, 200, 200, 429]
@@ -99,6 +114,15 @@ def test_calendar_has_a_zone_and_an_anchor(api):
         ({"limits": "9/s", "count": "6xx"}, "rules[0].count: count '6xx' is neither a status "),
         ({"limits": "9/s", "actual": "x-usage"}, "rules[0].actual: actual 'x-usage' is not the name of a header"),
         ({"limits": "9/s", "share": 2}, "rules[0].share: share 2 "),
+        ({"limits": "9/s", "share": 0}, "rules[0].share: share 0 "),
+        (
+            {"limits": ["9/s", "9 tokens/s"], "estimate": {"token": 4}},
+            "rules[0]: limits: unit 'token' of estimate {'token': 4} is unknown: the limits count requests, tokens",
+        ),
+        (
+            {"limits": "9 tokens/s", "estimate": {"tokens": 4}, "custom": {"ann": "9/s", "bob": "9 images/s"}},
+            "rules[0]: custom.bob: estimate {'tokens': 4} does not say how many images",
+        ),
         ({"limits": "9/month", "anchor": 40}, "rules[0].anchor: 40 is neither a day of 1 to 31 nor a date"),
         ({"limits": "9/s", "hide": True}, "rules[0]: hide True has no meaning without actual"),
         ({"limits": "9/s", "cost": 2, "estimate": 3}, "rules[0]: cost 2 and estimate "),

@@ -61,6 +61,11 @@ NONSENSE: list[tuple[Policy, dict[str, Any], str]] = [
     (LLM, {"estimate": 1, "count": awaited}, "has to be awaited"),
     (LLM, {"estimate": 1, "reset_when": 2.5}, "reset_when 2.5 is neither a status"),
     (LLM, {"estimate": 1, "share": 1.5}, "share 1.5 is not a fraction"),
+    (LLM, {"estimate": 1, "share": 0}, "share 0 is not a fraction"),
+    (LLM, {"estimate": 1, "share": False}, "share False is not a fraction"),
+    (LLM, {"estimate": False}, "estimate False is neither a whole number"),
+    (LLM, {"estimate": 1, "count": False}, "count False is neither a status"),
+    (MONTHLY, {"anchor": 0}, "anchor 0 is neither a day of 1 to 31"),
     (MONTHLY, {"anchor": 32}, "anchor 32 is neither a day of 1 to 31"),
     (MONTHLY, {"anchor": "monday"}, "anchor 'monday' is neither a day"),
 ]
