@@ -10,7 +10,6 @@ from ratekit.admin.violations import ViolationLog
 from ratekit.core import clock
 from ratekit.core.errors import RateLimitUnavailable
 from ratekit.core.headers import whole_seconds
-from ratekit.core.keys import tenant_endpoint
 from ratekit.core.modes import RateLimitMode, get_rate_limit_mode, weakest
 from ratekit.core.outages import OnOutage, as_on_outage
 from ratekit.core.protocol import CHECK, Call, CostGiven, Extra, Operation, encode
@@ -26,6 +25,7 @@ from ratekit_service.checks.slots import Slot
 from ratekit_service.configuration.records import Key, Tenant
 from ratekit_service.configuration.refresher import Refresher
 from ratekit_service.configuration.snapshot import NO_POLICIES, Configuration
+from ratekit_service.policies.resources import endpoint_of
 from ratekit_service.problems import Problem, invalid, not_found, not_loaded
 from ratekit_service.telemetry.tracing import store_span
 
@@ -92,7 +92,7 @@ class Decider:
         if request.anchor is not None:
             plan = quotas.anchored(plan, request.anchor, f"{where}anchor")
         counter = policy.counter if policy is not None and policy.counter else request.resource
-        return Target(tenant, plan, tenant_endpoint(tenant.id, counter), request.subject, request.resource)
+        return Target(tenant, plan, endpoint_of(tenant.id, counter), request.subject, request.resource)
 
     def rule_target(self, key: Key, tenant: Tenant, client_key: str, endpoint: str, cost: Cost = 1) -> Target:
         """Return what a request is decided by: the rule of its client key and endpoint, else a plan."""
@@ -100,7 +100,7 @@ class Decider:
         if rule is not None and rule.plan is not None:
             if type(cost) is not int:
                 quotas.refuse_bad_cost(rule.plan, cost, "cost")
-            return Target(tenant, rule.plan, tenant_endpoint(tenant.id, rule.endpoint), client_key, endpoint)
+            return Target(tenant, rule.plan, endpoint_of(tenant.id, rule.endpoint), client_key, endpoint)
         try:
             return self.target(key, tenant, CheckRequest(endpoint, client_key, cost))
         except Problem as problem:
@@ -188,7 +188,7 @@ class Decider:
             return None
         if slot.anchor is not None:
             plan = quotas.anchored(plan, slot.anchor, "id")
-        return Target(tenant, plan, tenant_endpoint(tenant.id, slot.resource), slot.subject, slot.resource)
+        return Target(tenant, plan, endpoint_of(tenant.id, slot.resource), slot.subject, slot.resource)
 
     async def reset(self, configuration: Configuration, tenant_id: str, resource: str, subject: str) -> int:
         """Forget what a subject has used of a resource, by whichever plan. Returns how many plans were looked at."""
@@ -196,7 +196,7 @@ class Decider:
         policy = configuration.policies.get(tenant_id, NO_POLICIES).find(resource)
         names = {resource, "*"} | ({policy.counter} if policy and policy.counter else set())
         calls = [
-            encode(plan.policy, subject, tenant_endpoint(tenant_id, name), self._prefix, Operation.RESET, 0)
+            encode(plan.policy, subject, endpoint_of(tenant_id, name), self._prefix, Operation.RESET, 0)
             for plan in plans
             for name in names
         ]

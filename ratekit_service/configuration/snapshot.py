@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ratekit_service.configuration.records import Key, Plan, Rule, Tenant
-from ratekit_service.policies.resources import ResourceIndex, ResourcePolicy
+from ratekit_service.policies.resources import ResourceIndex, ResourcePolicy, counted_as
 
 NO_POLICIES = ResourceIndex(())
 
@@ -49,7 +49,7 @@ class Configuration:
     def rule(self, tenant_id: str, client_key: str, endpoint: str) -> Rule | None:
         """Return the rule for a client key on an endpoint: the exact one first, then those with a "*"."""
         for client in (client_key, "*"):
-            for where in (endpoint, "*"):
+            for where in (counted_as(endpoint), "*"):
                 found = self._rules.get((tenant_id, client, where))
                 if found is not None and found.plan is not None:
                     return found
@@ -77,7 +77,7 @@ class Configuration:
         self._policies |= {policy.id: policy for policy in changes.policies}
         for rule in changes.rules:
             self._forget_rule(rule.id)
-            self._rule_places[rule.id] = place = (rule.tenant_id, rule.client_key, rule.endpoint)
+            self._rule_places[rule.id] = place = (rule.tenant_id, rule.client_key, counted_as(rule.endpoint))
             self._rules[place] = rule
         self._index({policy.tenant_id for policy in changes.policies})
         self.version = changes.version
@@ -106,8 +106,8 @@ class Configuration:
 
     def _forget_rule(self, rule_id: str) -> None:
         place = self._rule_places.pop(rule_id, None)
-        if place is not None:
-            self._rules.pop(place, None)
+        if place is not None and place in self._rules and self._rules[place].id == rule_id:
+            del self._rules[place]
 
     def _index(self, tenant_ids: Iterable[str]) -> None:
         for tenant_id in tenant_ids:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from sqlalchemy import Engine
 
 from ratekit.admin.override_copies import now
-from ratekit.core.keys import tenant_endpoint
 from ratekit.database import override_table
 from ratekit.database.engines import telling_outages
 from ratekit.database.override_rows import OverrideRow
 from ratekit.database.versions import current_version
+from ratekit_service.policies.resources import endpoint_of
 
 
 class TenantOverrides:
@@ -37,4 +37,4 @@ class TenantOverrides:
 
 
 def _in_store(row: OverrideRow) -> OverrideRow:
-    return row._replace(endpoint=tenant_endpoint(row.tenant, row.endpoint)) if row.tenant else row
+    return row._replace(endpoint=endpoint_of(row.tenant, row.endpoint)) if row.tenant else row

@@ -21,6 +21,7 @@ from ratekit_service.administration import ADMIN_PROBLEMS, Admin, find, find_ten
 from ratekit_service.database import Write
 from ratekit_service.models import After, Body, Id, Items, Page, Row, Text, Time
 from ratekit_service.plans.definitions import PlanError, terms_of
+from ratekit_service.policies.resources import counted_as
 from ratekit_service.problems import Problem, invalid, not_found
 
 router = APIRouter(prefix="/v1/admin", tags=["overrides"], responses=ADMIN_PROBLEMS)
@@ -132,7 +133,8 @@ async def list_overrides(
 ) -> Page[OverrideModel]:
     """List overrides that have not ended."""
     columns = schema.overrides.c
-    wanted = ((columns.tenant_id, tenant_id), (columns.endpoint, resource), (columns.client_key, subject))
+    place = None if resource is None else counted_as(resource)
+    wanted = ((columns.tenant_id, tenant_id), (columns.endpoint, place), (columns.client_key, subject))
     now = datetime.datetime.now(datetime.UTC)
     conditions = [column == value for column, value in wanted if value is not None]
     conditions.append(or_(columns.valid_until.is_(None), columns.valid_until > now))
@@ -194,7 +196,7 @@ def _check_target(body: NewOverride) -> None:
 
 def _put(write: Write, body: NewOverride) -> OverrideModel:
     find_tenant(write.connection, body.tenant_id)
-    endpoint = body.resource or _endpoint_of_rule(write, body)
+    endpoint = counted_as(body.resource or _endpoint_of_rule(write, body))
     _check_limit(write.connection, body)
     ends = _end(body)
     _refuse_past(write, body.until)

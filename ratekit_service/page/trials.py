@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
 
-from ratekit.core.keys import tenant_endpoint
 from ratekit.core.protocol import CHECK, Operation
 from ratekit_service.administration import problems
 from ratekit_service.checks import answers, models, quotas
@@ -21,6 +20,7 @@ from ratekit_service.configuration.records import Key, Plan
 from ratekit_service.models import Body
 from ratekit_service.plans.definitions import PlanError, Terms, terms_of
 from ratekit_service.plans.models import Definition
+from ratekit_service.policies.resources import endpoint_of
 from ratekit_service.problems import Problem, invalid
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ async def _decide(request: Request, key: Key, body: TrialBody, operation: Operat
     policy, algorithm, mode, on_outage = _terms(body)
     plan = Plan(_NAME, tenant.id, _NAME, policy, algorithm, mode, on_outage)
     quotas.refuse_bad_cost(plan, body.cost, "cost")
-    target = Target(tenant, plan, tenant_endpoint(tenant.id, body.resource), body.subject, body.resource)
+    target = Target(tenant, plan, endpoint_of(tenant.id, body.resource), body.subject, body.resource)
     return await service.decider.decide(target, operation, body.cost)
 
 

@@ -7,18 +7,22 @@ A resource is a text that the caller chooses: "GET:/orders/17", "/orders/17", "e
     report-*              texts that start so
     *                     everything
 
-An exact pattern wins, then the longest one.
+An exact pattern wins, then the longest one. A method may be written in any case, and a path with doubled slashes or one at
+its end: it is the same resource.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from ratekit.core.errors import ConfigurationError
+from ratekit.core.keys import tenant_endpoint
 from ratekit.web.patterns import Pattern
 
 LONGEST = 256
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY"})
 
 
 class ResourcePolicy(NamedTuple):
@@ -73,10 +77,25 @@ class ResourceIndex:
         """Return the policy of a resource, or None."""
         if not self._patterns:
             return None
+        resource = counted_as(resource)
         exact = self._exact.get(resource)
         if exact is not None:
             return exact
         return next((policy for pattern, policy in self._patterns if pattern.matches(resource)), None)
+
+
+@lru_cache(maxsize=10_000)
+def counted_as(resource: str) -> str:
+    """Return the name under which a resource is counted: a path has one counter, however slashes and method are written."""
+    method, path = split(resource)
+    if path is None or (method and method not in _METHODS):
+        return resource
+    return f"{method}:{_plain(path)}" if method else _plain(path)
+
+
+def endpoint_of(tenant_id: str, resource: str) -> str:
+    """Return the endpoint in the store for a tenant's resource, or for a counter of a resource policy."""
+    return tenant_endpoint(tenant_id, counted_as(resource))
 
 
 def split(resource: str) -> tuple[str, str | None]:

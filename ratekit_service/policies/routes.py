@@ -13,7 +13,7 @@ from ratekit.database import schema
 from ratekit_service.administration import ADMIN_PROBLEMS, Admin, check_plan, find, find_tenant, new_id, page, without_null
 from ratekit_service.database import Write
 from ratekit_service.models import After, Body, Id, Items, Page, Row, Text
-from ratekit_service.policies.resources import ResourcePattern
+from ratekit_service.policies.resources import ResourcePattern, counted_as
 from ratekit_service.problems import invalid
 
 router = APIRouter(prefix="/v1/admin/policies", tags=["resource policies"], responses=ADMIN_PROBLEMS)
@@ -88,8 +88,7 @@ async def delete_policy(policy_id: PolicyId, admin: Admin) -> None:
 def _create(write: Write, body: NewPolicy) -> Policy:
     find_tenant(write.connection, body.tenant_id)
     check_plan(write.connection, body.tenant_id, body.plan_id)
-    _check_pattern(body.pattern)
-    values = {"id": new_id("pol"), **body.model_dump()}
+    values = {"id": new_id("pol"), **body.model_dump(), "pattern": _checked(body.pattern)}
     return _read(write.connection, write.insert(schema.resource_policies, "policy", values))
 
 
@@ -97,7 +96,8 @@ def _change(write: Write, policy_id: str, body: PolicyChange) -> Policy:
     row = find(write.connection, schema.resource_policies, "resource policy", policy_id)
     given = without_null(body.model_dump(exclude_unset=True), "pattern", "plan_id")
     check_plan(write.connection, row["tenant_id"], given.get("plan_id"))
-    _check_pattern(given.get("pattern", "*"))
+    if "pattern" in given:
+        given["pattern"] = _checked(given["pattern"])
     write.update(schema.resource_policies, "policy", policy_id, given)
     return _read(write.connection, policy_id)
 
@@ -107,9 +107,10 @@ def _delete(write: Write, policy_id: str) -> None:
     write.delete(schema.resource_policies, "policy", policy_id, row["tenant_id"])
 
 
-def _check_pattern(pattern: str) -> None:
+def _checked(pattern: str) -> str:
+    """Return a pattern as it is kept, its method in capitals. Raises Problem if it makes no sense."""
     try:
-        ResourcePattern(pattern)
+        return counted_as(ResourcePattern(pattern).text)
     except ConfigurationError as error:
         raise invalid(str(error), "pattern") from None
 

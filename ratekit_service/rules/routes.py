@@ -17,6 +17,7 @@ from ratekit_service.administration import ADMIN_PROBLEMS, Admin, find, find_ten
 from ratekit_service.database import Write
 from ratekit_service.models import After, Body, Id, Items, Page, Row, Text
 from ratekit_service.plans.models import OnOutageName
+from ratekit_service.policies.resources import counted_as
 from ratekit_service.problems import invalid
 from ratekit_service.tenants.models import Mode
 
@@ -88,7 +89,8 @@ async def list_rules(
 ) -> Page[Rule]:
     """List rules, by tenant, client key and endpoint."""
     columns = schema.rules.c
-    wanted = ((columns.tenant_id, tenant_id), (columns.client_key, client_key), (columns.endpoint, endpoint))
+    place = None if endpoint is None else counted_as(endpoint)
+    wanted = ((columns.tenant_id, tenant_id), (columns.client_key, client_key), (columns.endpoint, place))
     conditions = [column == value for column, value in wanted if value is not None]
     rows, following = await admin.read(lambda connection: page(connection, schema.rules, conditions, after, limit))
     return Page(items=[Rule.model_validate(row) for row in rows], next=following)
@@ -114,7 +116,7 @@ async def delete_rule(rule_id: RuleId, admin: Admin) -> None:
 
 def _create(write: Write, body: NewRule) -> Rule:
     find_tenant(write.connection, body.tenant_id)
-    values = body.model_dump()
+    values = {**body.model_dump(), "endpoint": counted_as(body.endpoint)}
     _check(values)
     return _read(write.connection, write.insert(schema.rules, "rule", values))
 

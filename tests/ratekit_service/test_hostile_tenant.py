@@ -118,3 +118,50 @@ async def test_restart_gives_nobody_a_new_window_on_redis(redis_server, tmp_path
     async with running(url, redis_server.url) as second:
         caller.running = second
         assert await caller.statuses(2) == [200, 429]
+
+
+SPELLINGS = ("GET:/orders", "get:/orders", "GET:/orders/", "GET://orders", "Get:///orders//")
+
+
+async def test_path_has_one_counter_however_it_is_written(service):
+    caller = await service.caller()
+    await service.admin(
+        "POST", "/policies", {"tenant_id": caller.tenant_id, "pattern": "get:/orders", "plan_id": caller.plan_id}
+    )
+    assert [(await caller.check(one)).status_code for one in SPELLINGS] == [200] * 3 + [429] * 2
+    place = {"tenant_id": caller.tenant_id, "subject": "user:42"}
+    await service.admin("POST", "/reset", {**place, "resource": "GET:/orders//"})
+    made = await service.admin("PUT", "/overrides", {**place, "resource": "get://orders/", "max_requests": 5})
+    assert made["resource"] == "GET:/orders"
+    assert [(await caller.check(one)).json()["limit"] for one in SPELLINGS] == [5] * 5
+    listed = await service.admin("GET", "/overrides", params={"resource": "GET:/orders/"})
+    assert [item["override_id"] for item in listed["items"]] == [made["override_id"]]
+    again = {"tenant_id": caller.tenant_id, "pattern": "GET:/orders", "plan_id": caller.plan_id}
+    await service.admin("POST", "/policies", again, 409)
+
+
+async def test_pattern_of_a_method_is_found_in_any_case(embedded):
+    caller = await embedded.caller()
+    strict = await embedded.plan(caller.tenant_id, "strict", limits=["1/min"])
+    await embedded.admin("POST", "/policies", {"tenant_id": caller.tenant_id, "pattern": "GET:*", "plan_id": strict})
+    assert [(await caller.check(one)).json()["limit"] for one in ("GET:/a", "get:/b", "POST:/a")] == [1, 1, 3]
+
+
+async def test_rule_of_an_endpoint_is_that_of_every_spelling(embedded):
+    caller = await embedded.caller()
+    rule = {"tenant_id": caller.tenant_id, "client_key": "*", "algorithm": "fixed_window", "window_secs": 60}
+    kept = await embedded.admin("POST", "/rules", {**rule, "endpoint": "/search/", "max_requests": 2})
+    asked = [{"client_key": "user:42", "endpoint": one} for one in ("/search", "/search/", "//search")]
+    assert [(await caller.post("/check", body)).status_code for body in asked] == [200, 200, 429]
+    await embedded.admin("POST", "/rules", {**rule, "endpoint": "/search", "max_requests": 9}, 409)
+    assert (await embedded.admin("GET", "/rules", params={"endpoint": "//search"}))["items"] == [kept]
+
+
+@pytest.mark.parametrize(
+    "resource", ["s3://bucket//key/", "https://host/a/", "report/", "a//b", "PURGE:/a/", ":/a/", "export"]
+)
+async def test_resource_that_is_no_path_is_taken_to_the_letter(embedded, resource):
+    caller = await embedded.caller()
+    assert (await caller.check(resource)).json()["remaining"] == 2
+    assert (await caller.check(resource.replace("//", "/").rstrip("/") + "!")).json()["remaining"] == 2
+    assert (await caller.check(resource.rstrip("/"))).json()["remaining"] == (2 if resource.endswith("/") else 1)
