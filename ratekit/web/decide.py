@@ -419,12 +419,6 @@ class Ledger:
         while ledger is not None:
             ledger.is_held, ledger = True, ledger.outer
 
-    def forget(self, spent: Spent | None) -> None:
-        """Take note that something that was spent is given back."""
-        if spent is not None:
-            spent.counters.clear()  # for a front around this one, which has the same entry
-            self._spent = [one for one in self.spent if one is not spent]
-
     def refuse(self) -> None:
         """Take note that the request is refused, for this front and those around it."""
         ledger: Ledger | None = self
@@ -512,12 +506,10 @@ def decide(
     if ledger.is_refused and once:
         return PASS
     result: RateLimitResult | None = None
-    for group in groups:
-        joins = _reserved_before(group, ledger, place) if once and ledger.spent else None
-        again = _charged_before(group, ledger, place) if once and ledger.spent and joins is None else {}
-        both = group if joins is None else _joined(joins, group)
+    for own in groups:
+        group, again, joins = _after_others(own, ledger, place) if once and ledger.spent else (own, {}, None)
         try:
-            result = (yield _step(both, again, joins)) if known is None else _known(known)
+            result = (yield _step(group, again, joins)) if known is None else _known(known)
         except RatekitError as error:
             response = error_response(error, group.mode)
             if response is not None:
@@ -527,13 +519,10 @@ def decide(
         finally:
             known = None
         ledger.results.append(result)
-        if result.allowed and joins is not None:
-            ledger.join(joins, both, result)
-        elif result.allowed:
-            yield from _noted(group, again, ledger, place, result)
+        if result.allowed:
+            yield from _noted(group, again, joins, ledger, place, result)
         elif group.mode is _ON:
-            _forget(again)
-            ledger.forget(joins)
+            _forget(again, joins)
             yield from refuse(ledger, place)
             return Verdict(writer.refusal(ledger.results), RateLimitExceeded(result), result)
         else:
@@ -586,6 +575,12 @@ def given_back(parts: Iterable[tuple[Spent, Sequence[Call]]]) -> Generator[Step,
 _Again = dict[bytes, Spent]
 
 
+def _after_others(group: Group, ledger: Ledger, place: Hashable) -> tuple[Group, _Again, Spent | None]:
+    """Return what is decided of a group after others, its counters that they have charged, and what it is joined with."""
+    joins = _reserved_before(group, ledger, place)
+    return (group, _charged_before(group, ledger, place), None) if joins is None else (_joined(joins, group), {}, joins)
+
+
 def _charged_before(group: Group, ledger: Ledger, place: Hashable) -> _Again:
     """Return the counters of a group that were charged for this request before."""
     mine = [spent for spent in ledger.spent_by(place) if not spent.group.is_reserved or group.mode is not _ON]
@@ -617,7 +612,7 @@ def _joined(spent: Spent, group: Group) -> Group:
     return both._replace(call=both.call._replace(slot=new_slot()))
 
 
-def _step(group: Group, again: _Again, joins: Spent | None = None) -> Decide:
+def _step(group: Group, again: _Again, joins: Spent | None) -> Decide:
     """Decide a group as if the request had not charged its counters yet.
 
     The earlier charge is given back in the same atomic call: so the stricter limit decides, and the counter is charged once.
@@ -638,9 +633,12 @@ def _step(group: Group, again: _Again, joins: Spent | None = None) -> Decide:
 
 
 def _noted(
-    group: Group, again: _Again, ledger: Ledger, place: Hashable, result: RateLimitResult
+    group: Group, again: _Again, joins: Spent | None, ledger: Ledger, place: Hashable, result: RateLimitResult
 ) -> Generator[Step, Any, None]:
     """Take note of what an admitted group has spent; charge what a monitored group has only looked at."""
+    if joins is not None:
+        ledger.join(joins, group, result)
+        return
     if (result.degraded is not None and not group.is_reserved) or group.is_kept:
         return
     if again and group.mode is not _ON:
@@ -652,7 +650,9 @@ def _noted(
     ledger.note(Spent(group, place, result))
 
 
-def _forget(again: _Again) -> None:
-    """The earlier charge of these counters is given back."""
+def _forget(again: _Again, joins: Spent | None = None) -> None:
+    """The earlier charge of these counters is given back, and all of what a group was joined with."""
+    if joins is not None:
+        joins.counters.clear()  # a reservation can be settled again, and that changes nothing
     for key, spent in again.items():
         spent.counters.pop(key, None)
