@@ -15,7 +15,7 @@ from ratekit.limiter.limiters import AsyncRateLimiter, shielded
 from ratekit.stores.contract import AsyncStoreGiven
 from ratekit.web.answers import ANSWERED, ErrorResponse, ResponseWriter
 from ratekit.web.charging import ResponseHead, joined
-from ratekit.web.decide import Group, Ledger, give_back, hold_slots, refusal_of, refuse, releases_of
+from ratekit.web.decide import Ledger, give_back, hold_slots, refusal_of, refuse
 from ratekit.web.drivers import arun
 from ratekit.web.fast_path import decide_request
 from ratekit.web.identity import KeyFunction, body_too_long
@@ -89,11 +89,7 @@ class RateLimitMiddleware:
             groups = read
         ledger = Ledger.begun(scope, self)
         if groups:
-            try:
-                verdict = await decide_request(groups, ledger, options.writer, self.limiter, together=True)
-            except BaseException:
-                await self._release(groups)  # it may have been cancelled when the slots were taken
-                raise
+            verdict = await decide_request(groups, ledger, options.writer, self.limiter, together=True)
             if verdict.response is not None:
                 await send_response(verdict.response, scope, receive, send)
                 return
@@ -136,10 +132,6 @@ class RateLimitMiddleware:
     async def give_back(self, ledger: Ledger) -> None:
         """Give back what was spent for a request that the application behind has refused by a limit of its own."""
         await arun(give_back(ledger, self.limiter.store.place), self.limiter)
-
-    async def _release(self, groups: Sequence[Group]) -> None:
-        if calls := releases_of(groups):
-            await self.limiter.give_back(calls)
 
 
 class RuleMiddleware(RateLimitMiddleware):

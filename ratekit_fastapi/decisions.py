@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
@@ -19,7 +20,7 @@ from ratekit.limiter.reservations import Reservation, unlimited
 from ratekit.web.answers import ErrorResponse, error_response
 from ratekit.web.decide import LEDGER, Check, Group, Ledger, Verdict, decide, grouped, hold_slots
 from ratekit.web.drivers import arun
-from ratekit.web.fast_path import decide_request
+from ratekit.web.fast_path import decide_request, release
 from ratekit.web.requests import asgi_peer
 from ratekit_fastapi.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError, answer_in
 from ratekit_fastapi.routes import effective_route, limiters_after
@@ -228,7 +229,11 @@ async def run(
 ) -> RateLimitResult | None:
     """Decide a request by the engine, and raise if it is refused. The result is that of the last group."""
     place = limiter.store.place
-    verdict = await arun(decide(groups, _ledger_of(connection), settings.writer, place, once=once), limiter)
+    try:
+        verdict = await arun(decide(groups, _ledger_of(connection), settings.writer, place, once=once), limiter)
+    except asyncio.CancelledError:
+        await release(groups, limiter)
+        raise
     if verdict.response is not None:
         _raise(verdict, connection.scope)
     return verdict.result

@@ -25,7 +25,7 @@ from werkzeug.test import Client
 
 import ratekit.flask
 import ratekit_django
-from ratekit import asgi, wsgi
+from ratekit import Limit, Policy, asgi, wsgi
 from ratekit.stores.memory import shared
 from ratekit_fastapi import PathRateLimiter, ReserveLimiter, install
 from support import django_ready  # noqa: F401
@@ -332,3 +332,39 @@ def test_several_lines_that_say_the_actual_cost_are_none_and_the_estimate_stays(
     assert (answer.status_code, "X-Usage-Tokens" in answer.headers) == (200, False)
     answer.close()
     assert used_in(STORE) == {"calls": 1, "tokens": 800}
+
+
+SLOTS = Policy("slots", [Limit(3, 3600, algorithm="concurrency", name="slots")])
+NEVER_RUN: dict[str, dict[str, Any]] = {
+    "a slot": {"policy": SLOTS},
+    "an attempt": {"policy": LOGINS, "count": 401},
+    "a slot that only monitors": {"policy": SLOTS, "block": False},
+}
+
+
+@pytest.mark.parametrize("of", ["fastapi", "asgi"])
+@pytest.mark.parametrize("held", NEVER_RUN)
+def test_a_request_that_is_cancelled_while_it_is_decided_holds_nothing(redis_server, of, held):
+    """The store decides it all the same, after nobody waits any more: nothing is left of it, as the endpoint never ran."""
+    limit, store = dict(NEVER_RUN[held]), f"{redis_server.url}?socket_timeout=5"
+    app: Any = FastAPI()
+    if of == "fastapi":
+        install(app, store=store, deadline=5)
+        app.post("/x", dependencies=[Depends(PathRateLimiter(by="ip", **limit))])(lambda: 1)
+    else:
+        rules = {"/x": {"limits": limit.pop("policy"), **limit}}
+        app = asgi.RateLimitMiddleware(app, store=store, deadline=5, default=None, rules=rules)
+
+    async def hang_up_early() -> None:
+        await talk(app, "/x")  # connects
+        with redis_server.client() as client:
+            client.execute_command("CLIENT", "PAUSE", 200)
+        asked = [asyncio.ensure_future(talk(app, "/x")) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        for one in asked:
+            one.cancel()
+        ends = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(end) for end in ends] == [asyncio.CancelledError] * 3
+
+    asyncio.run(hang_up_early())
+    assert used_in(redis_server.url) == {}

@@ -26,7 +26,7 @@ from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import AsyncRateLimiter
 from ratekit.stores.contract import Figures
 from ratekit.web.answers import ResponseWriter
-from ratekit.web.decide import PASS, Admission, Group, Ledger, Verdict, decide
+from ratekit.web.decide import PASS, Admission, Group, Ledger, Verdict, decide, releases_of
 from ratekit.web.drivers import arun
 
 is_on = True
@@ -49,25 +49,37 @@ def decide_request(
 
     together lets requests of one turn of the event loop be decided in a row, even where the store is this process. It is
     for fronts around an application: a request that waits deep in one holds so many objects that the garbage collector
-    takes more time than that saves.
+    takes more time than that saves. A request that is cancelled meanwhile holds no slot, and nothing is reserved for it.
     """
-    known: RateLimitResult | RatekitError | None = None
-    if is_on and ledger.is_new and len(groups) == 1 and not groups[0].is_kept and not decisions.listeners:
-        group = groups[0]
-        chosen = limiter if group.on_outage is None else limiter.with_on_outage(group.on_outage)
-        if chosen.asks_store_alone and type(chosen) is AsyncRateLimiter:
-            first = _First(group, writer, chosen)
-            if together and chosen.store.is_local:
-                yield from first.decide_together()
-            elif (waiting := chosen.store.submit(group.call, first)) is not None:
-                yield from waiting.__await__()
-            if first.lines is not None:
-                ledger.admit(first)
-                return PASS
-            known = first.known
-    flow = decide(groups, ledger, writer, limiter.store.place, once=once, known=known)
-    verdict: Verdict = yield from arun(flow, limiter).__await__()
-    return verdict
+    try:
+        known: RateLimitResult | RatekitError | None = None
+        if is_on and ledger.is_new and len(groups) == 1 and not groups[0].is_kept and not decisions.listeners:
+            group = groups[0]
+            chosen = limiter if group.on_outage is None else limiter.with_on_outage(group.on_outage)
+            if chosen.asks_store_alone and type(chosen) is AsyncRateLimiter:
+                first = _First(group, writer, chosen)
+                if together and chosen.store.is_local:
+                    yield from first.decide_together()
+                elif (waiting := chosen.store.submit(group.call, first)) is not None:
+                    yield from waiting.__await__()
+                if first.lines is not None:
+                    ledger.admit(first)
+                    return PASS
+                known = first.known
+        flow = decide(groups, ledger, writer, limiter.store.place, once=once, known=known)
+        verdict: Verdict = yield from arun(flow, limiter).__await__()
+        return verdict
+    except GeneratorExit:
+        raise
+    except BaseException:
+        yield from release(groups, limiter).__await__()
+        raise
+
+
+async def release(groups: Sequence[Group], limiter: AsyncRateLimiter) -> None:
+    """Free the slots and end the reservations of a request that was cancelled: the store may have decided it meanwhile."""
+    if calls := releases_of(groups):
+        await limiter.give_back(calls)
 
 
 class _First(Admission):

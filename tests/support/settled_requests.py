@@ -179,6 +179,11 @@ CASES = {
         (Sent("200", times=7, remaining=5), Sent("401", 401, times=4), Sent("401", 401, remaining=0), Sent("401", 429)),
         {"shared": 5},
     ),
+    "a refusal by failures that share a counter with requests spends nothing": Case(
+        (*limited(SHARED), *limited(Policy("few", [Limit(2, 3600, name="shared")]), count=401)),
+        (Sent("200"), Sent("401", 401), Sent("200", 429, times=3)),
+        {"shared": 2},
+    ),
     "a refusal by a limit that shares a counter spends nothing": Case(
         (*limited(SHARED, count=401), *limited(Policy("few", [Limit(2, 3600, name="shared")]), count="4xx")),
         (Sent("404", 404), Sent("401", 401), Sent("401", 429, times=3)),
