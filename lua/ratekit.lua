@@ -66,11 +66,12 @@ Reply, one flat list; for each request:
   for each limit, integers:
     flags         1 admits + 2 overridden + 4 refused by the soft band + 8 unlimited + 16 override unreadable
                   + 32 the boundaries are all past + 64 the reservation was made, or settled, before
+                  + 128 refused until the time that an override says
     max_requests  effective maximum
     used          after this request, rounded down
     remaining     rounded down, never negative
     retry_us      0 if it admits, -1 if the cost can never fit, else the wait until it fits
-    reset_us      until the window ends, the bucket is full, or the oldest entry or slot is free
+    reset_us      until the window ends, the bucket is full, or the oldest entry or slot is free; no sooner than until
   taken           for take, and for a reserve with "@c": what was spent of each cost in the list, which is as much as fits
                   in every enforced limit, and at least 1; an integer each
 The request is admitted if every limit that is no shadow admits.
@@ -907,7 +908,9 @@ local function library(first_name)
           limit.admits, limit.retry_us = false, room and math.max(math.ceil(limit.wait(limit, room)), 1) or -1
         end
         if limit.until_us and limit.retry_us >= 0 then
-          limit.admits, limit.retry_us = false, math.max(limit.retry_us, limit.until_us - now_us)
+          local left_us = limit.until_us - now_us
+          limit.admits, limit.retry_us = false, math.max(limit.retry_us, left_us)
+          limit.reset_us, limit.changed = math.max(limit.reset_us, left_us), limit.changed + 128
         end
       end
     end

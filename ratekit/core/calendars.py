@@ -47,7 +47,7 @@ class Calendar:
     _latest: list[int] = field(default_factory=lambda: [0], init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.period not in _LONGEST_DAYS:
+        if not isinstance(self.period, str) or self.period not in _LONGEST_DAYS:
             raise ConfigurationError(f"period {self.period!r} is unknown: it is one of {', '.join(_LONGEST_DAYS)}")
         name = self.tz or os.environ.get(TIME_ZONE_VARIABLE) or DEFAULT_TIME_ZONE
         object.__setattr__(self, "tz", name)
@@ -184,7 +184,7 @@ def _zone(name: str) -> ZoneInfo:
 
     try:
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
+    except (ZoneInfoNotFoundError, ValueError, OSError, TypeError):
         if not available_timezones():
             raise ConfigurationError(
                 f"tz {name!r} cannot be looked up, as there is no time zone database: pip install 'ratekit[calendar]'"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 FIGURES = 6  # flags, max_requests, used, remaining, retry_us, reset_us
-ADMITS, OVERRIDDEN, SOFTLY, UNLIMITED, UNREADABLE, STALE, REPEATED = 1, 2, 4, 8, 16, 32, 64
+ADMITS, OVERRIDDEN, SOFTLY, UNLIMITED, UNREADABLE, STALE, REPEATED, BANNED = 1, 2, 4, 8, 16, 32, 64, 128
 
 
 class AnnotatedFigures(tuple[int, ...]):

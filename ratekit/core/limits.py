@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -249,7 +249,11 @@ class Policy:
 
     def anchored(self, anchor: int | date | None) -> Policy:
         """Return the same policy, under the same keys, whose calendars have another anchor. None returns this one."""
-        return self if anchor is None else _anchored(self, anchor)
+        if anchor is None:
+            return self
+        if not isinstance(anchor, Hashable):
+            raise ConfigurationError(f"anchor {anchor!r} is not a day of a month between 1 and 31, a date or a datetime")
+        return _anchored(self, anchor)
 
     def _check_limits(self) -> None:
         if not 1 <= len(self.limits) <= MOST_LIMITS:
@@ -277,7 +281,7 @@ def check_unit(unit: str) -> str:
     return unit
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096, typed=True)  # 31.0 is no day, although it equals one
 def _anchored(policy: Policy, anchor: int | date) -> Policy:
     if all(limit.calendar is None for limit in policy.limits):
         raise ConfigurationError(f"anchor {anchor!r} makes no sense for policy {policy.name!r}: no limit has a calendar")

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from ratekit.core import clock
 from ratekit.core.compiled import plan_of
-from ratekit.core.figures import ADMITS, FIGURES, OVERRIDDEN, UNLIMITED
+from ratekit.core.figures import ADMITS, BANNED, FIGURES, OVERRIDDEN, REPEATED, UNLIMITED
 from ratekit.core.limits import MOST_REQUESTS, Algorithm, Limit
-from ratekit.core.protocol import Call, Operation, only, without_overrides
+from ratekit.core.protocol import Call, Cost, Operation, only, without_overrides
+from ratekit.limiter.refusal_cache import aged
 
 if TYPE_CHECKING:
     from ratekit.stores.memory import MemoryStore
@@ -23,6 +24,7 @@ _OWED = b"owed:"
 _BLOCKED = (0, 0, 0, 0, -1, 0)
 # What is reserved here is not owed: its settle says what it has cost.
 _SPENDING = {Operation.CHECK, Operation.CHARGE, Operation.ACQUIRE, Operation.TAKE, Operation.SETTLE}
+_JUDGED = {Operation.CHECK, Operation.PEEK, Operation.ACQUIRE, Operation.TAKE, Operation.RESERVE}  # what a ban refuses
 
 
 @dataclass(slots=True)
@@ -36,6 +38,13 @@ class Seen:
     def of(self, index: int) -> Sequence[int]:
         """Return the figures of one limit."""
         return self.figures[index * FIGURES : (index + 1) * FIGURES]
+
+    def ban(self, call: Call) -> Sequence[int] | None:
+        """Return the answer to a call of a subject that an override refuses until some time, as long as it does."""
+        age_us = clock.now_us() - self.at_us
+        size = len(call.compiled.limits)
+        bans = [self.of(at)[4] for at in range(size) if self.of(at)[0] & BANNED and not call.compiled.limits[at].shadow]
+        return aged(self.figures[: size * FIGURES], age_us) if max(bans, default=0) > age_us else None
 
 
 class LocalFallback:
@@ -53,11 +62,12 @@ class LocalFallback:
         self._lock = threading.RLock()  # what is read here and what is written go together
         self._seen: dict[tuple[bytes, ...], Seen] = {}
         self._owing: dict[tuple[bytes, ...], Call] = {}
+        self._settles: dict[bytes, Call] = {}  # by the key of the record
 
     @property
     def owes(self) -> bool:
-        """Whether something was admitted here that the store does not know of."""
-        return bool(self._owing)
+        """Whether something was admitted or settled here that the store does not know of."""
+        return bool(self._owing or self._settles)
 
     def learn(self, call: Call, figures: Sequence[int]) -> None:
         """Take note of an answer of the store."""
@@ -75,14 +85,16 @@ class LocalFallback:
         """
         with self._lock:
             figures = self._run(call)
-            if not is_in_doubt and call.operation in _SPENDING and figures:
-                self._owe(self._store, _beyond_known(call), figures)
+            if not is_in_doubt and call.operation in _SPENDING and figures and not figures[0] & REPEATED:
+                self._owe(self._store, self._as_spent(call, figures), figures)
             return figures
 
     def _run(self, call: Call) -> Sequence[int]:
         store, seen = self._store, self._seen.get(call.keys)
         if seen is not None and _is_blocked(call, seen):
             return _BLOCKED * len(call.compiled.limits)
+        if seen is not None and call.operation in _JUDGED and (banned := seen.ban(call)) is not None:
+            return banned
         local = without_overrides(call, self._shares(call, seen))
         if seen is not None and not seen.is_followed:
             self._follow(store, call, local, seen)
@@ -91,11 +103,27 @@ class LocalFallback:
         figures: Sequence[int] = store.run(local)
         return figures
 
+    def _as_spent(self, call: Call, figures: Sequence[int]) -> Call:
+        """Return a call with what it has spent here: of a take what was taken, of a settle what is beyond its estimate.
+
+        The store is told of the rest of a settle too, by its id: so the same settle, sent again, changes nothing there.
+        """
+        if call.operation == Operation.TAKE:
+            taken = figures[FIGURES * len(call.compiled.limits) :]
+            return call._replace(cost=taken[0] if isinstance(call.cost, int) else tuple(taken))
+        if call.operation != Operation.SETTLE or call.extra is None:
+            return call
+        within, beyond = _parted(call.cost, call.extra.known)
+        if len(self._settles) < self._most:
+            self._settles[call.all_keys[0]] = call._replace(cost=within)
+        return call._replace(cost=beyond)
+
     def debts(self) -> list[Call]:
-        """Return the charges that tell the store what was admitted here and still matters; each is returned once."""
+        """Return the calls that tell the store what was admitted and settled here and still matters; each one once."""
         with self._lock:
             owing, self._owing = self._owing, {}
-            return [debt for call in owing.values() for debt in self._debts_of(call)]
+            settles, self._settles = self._settles, {}
+            return [*settles.values(), *(debt for call in owing.values() for debt in self._debts_of(call))]
 
     def _debts_of(self, call: Call) -> list[Call]:
         owed = self._owed(call, Operation.PEEK)._replace(cost=0)
@@ -107,7 +135,8 @@ class LocalFallback:
 
     def _owe(self, store: MemoryStore, call: Call, figures: Sequence[int]) -> None:
         """Take note of what was spent, if no enforced limit refuses. A shadow that would refuse has spent nothing."""
-        spent = [index for index, flags in enumerate(figures[::FIGURES]) if flags & ADMITS]
+        all_flags = figures[: FIGURES * len(call.compiled.limits) : FIGURES]
+        spent = [index for index, flags in enumerate(all_flags) if flags & ADMITS]
         if not spent or any(not limit.shadow and index not in spent for index, limit in enumerate(call.compiled.limits)):
             return
         if call.keys in self._owing or len(self._owing) < self._most:
@@ -143,15 +172,14 @@ class LocalFallback:
                 store.run_many([charge], at_us=_opened_at(limit, seen.at_us, reset_us))
 
 
-def _beyond_known(call: Call) -> Call:
-    """Return a settle with what it costs beyond what the store is known to have reserved; any other call as it is."""
-    if call.operation != Operation.SETTLE or call.extra is None:
-        return call
-    known, costs = call.extra.known, call.cost
+def _parted(costs: Cost, known: Cost) -> tuple[Cost, Cost]:
+    """Return what a request has cost within what the store is known to have reserved, and what beyond."""
     if isinstance(costs, int):
-        return call._replace(cost=max(costs - (known if isinstance(known, int) else known[0]), 0))
-    reserved = (known,) * len(costs) if isinstance(known, int) else known
-    return call._replace(cost=tuple(max(cost - one, 0) for cost, one in zip(costs, reserved, strict=True)))
+        reserved = known if isinstance(known, int) else known[0]
+        return min(costs, reserved), max(costs - reserved, 0)
+    all_known = (known,) * len(costs) if isinstance(known, int) else known
+    within = tuple(map(min, costs, all_known))
+    return within, tuple(cost - own for cost, own in zip(costs, within, strict=True))
 
 
 def _is_blocked(call: Call, seen: Seen) -> bool:

@@ -46,7 +46,7 @@ class RefusalCache:
         now_us = monotonic_ns() // 1000 if clock.source is None else clock.source()
         if of is not compiled or of_cost != cost or operation is not CHECK or extra is not None or now_us >= until_us:
             return None
-        return _aged(figures, now_us - at_us)
+        return aged(figures, now_us - at_us)
 
     def learn(self, call: Call, figures: Sequence[int]) -> None:
         """Take note of an answer of the store, and keep it if it is a refusal."""
@@ -119,18 +119,18 @@ def _wait_us(call: Call, figures: Sequence[int]) -> float | None:
     return longest
 
 
-def _aged(figures: Sequence[int], age_us: int) -> Sequence[int]:
+def aged(figures: Sequence[int], age_us: int) -> Sequence[int]:
     """Return figures with shorter waits; the waits are the last two of each limit's six."""
     if len(figures) == FIGURES:
         flags, most, used, remaining, retry_us, reset_us = figures
         if retry_us > 0:
             retry_us -= age_us  # a refusal is not believed for so long that nothing is left
         return flags, most, used, remaining, retry_us, reset_us - age_us if reset_us > age_us else 0
-    aged = list(figures)
-    for at in range(4, len(aged), FIGURES):
-        aged[at] = max(aged[at] - age_us, 1) if aged[at] > 0 else aged[at]
-        aged[at + 1] = max(aged[at + 1] - age_us, 0)
-    return aged
+    older = list(figures)
+    for at in range(4, len(older), FIGURES):
+        older[at] = max(older[at] - age_us, 1) if older[at] > 0 else older[at]
+        older[at + 1] = max(older[at + 1] - age_us, 0)
+    return older
 
 
 _caches: weakref.WeakSet[RefusalCache] = weakref.WeakSet()

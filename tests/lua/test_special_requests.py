@@ -73,6 +73,7 @@ def test_until_refuses_everything_with_the_honest_wait_and_is_forgotten_after(be
     for cost in (0, 1):
         refused = decide(bench, policy, cost)
         assert (refused.allowed, refused.retry_after, refused.overridden) == (False, 30.0, True)
+        assert (refused.tiers[0].reset_after, refused.tiers[1].reset_after) == (30.0, 0.0)
     clock.advance(29.999999)
     assert decide(bench, policy).retry_after == pytest.approx(0.000001)
     clock.advance(0.000001)

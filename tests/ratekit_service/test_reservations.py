@@ -343,6 +343,15 @@ async def test_calendar_of_a_plan_ends_at_midnight_of_its_time_zone(embedded, ra
     assert (await caller.check()).json()["reset_at"] == day_of_23_hours
 
 
+@pytest.mark.parametrize("anchor", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00"])
+@pytest.mark.parametrize("path", ["/v1/check", "/v1/reserve"])
+async def test_anchor_that_its_time_zone_does_not_have_is_a_mistake_of_the_caller(embedded, path, anchor):
+    caller = await embedded.caller(limits=["10/month Asia/Tokyo", "100/year America/New_York"])
+    answer = await caller.post(path, {**PLACE, "anchor": anchor})
+    assert (answer.status_code, answer.json()["field"]) == (422, "anchor")
+    assert "is in no year between 1 and 9999" in answer.json()["detail"]
+
+
 async def test_anchor_of_a_request_says_from_when_its_periods_are_counted(embedded, ratekit_clock):
     ratekit_clock.set(datetime.datetime(2026, 2, 10, tzinfo=datetime.UTC).timestamp())
     caller = await embedded.caller(limits=["5/month"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import zoneinfo
 from datetime import UTC, date, datetime, timedelta
 
@@ -110,6 +111,10 @@ def test_midnight_that_comes_twice_is_the_first():
         ({"period": "month", "tz": "../etc/passwd"}, ["tz '../etc/passwd'"]),
         ({"period": "month", "anchor": 32}, ["anchor 32"]),
         ({"period": "month", "anchor": True}, ["anchor True"]),
+        ({"period": "month", "anchor": datetime.max.replace(tzinfo=UTC), "tz": "Asia/Tokyo"}, ["anchor 9999", "Asia/Tokyo"]),
+        ({"period": "month", "anchor": datetime.min.replace(tzinfo=UTC), "tz": "America/Lima"}, ["anchor 0001", "America"]),
+        ({"period": ["month"]}, ["period ['month']"]),
+        ({"period": "month", "tz": 5}, ["tz 5"]),
         ({"period": "week", "anchor": 5}, ["anchor 5", "week"]),
         ({"period": "month", "tz": "Asia/Tokyo", "anchor": datetime.max.replace(tzinfo=UTC)}, ["anchor 9999", "Asia/Tokyo"]),
         ({"period": "month", "tz": "America/Lima", "anchor": datetime.min.replace(tzinfo=UTC)}, ["anchor 0001"]),
@@ -162,6 +167,10 @@ def test_policy_is_anchored_for_a_subject_under_the_same_keys():
     assert [limit.name for limit in anchored.limits] == ["60s", "month"]
     assert anchored.limits[1].calendar == Calendar("month", anchor=datetime(2024, 1, 31, 9))
     assert policy.anchored(None) is policy
+    assert policy.anchored(31) is policy.anchored(31)
+    for nonsense in (31.0, True, [31], "31"):
+        with pytest.raises(ConfigurationError, match=f"anchor {re.escape(repr(nonsense))} is not a day of a month"):
+            policy.anchored(nonsense)
     with pytest.raises(ConfigurationError, match="no limit has a calendar"):
         Policy("p", "60/min").anchored(3)
 

@@ -13,7 +13,7 @@ import redis
 
 from faults.proxy import Proxy
 from ratekit import AsyncRateLimiter, Limit, Policy, RateLimiter
-from ratekit.core.protocol import encode, merge
+from ratekit.core.protocol import Extra, encode, merge
 from ratekit.limiter.local_share import LocalFallback
 from ratekit.overrides import set_rate_limit_override
 from support.servers import free_port, start_server, stop_server, wheel_server
@@ -221,3 +221,59 @@ def test_memory_is_bounded_and_who_is_exhausted_stays_so_when_many_come():
     assert len(fallback._owing) == 100
     assert not fallback.run(encode(TEN, "spent"))[0] & 1
     assert fallback.run(encode(TEN, "one more")) == ()
+
+
+def test_settle_that_is_sent_again_while_the_store_is_away_is_charged_once_when_it_is_back(link):
+    one = link()
+    one.up()
+    one.ask("check", TEN, "other")
+    one.down()
+    one.ask("check", TEN, "other")
+    reservation = one.ask("reserve_now", TEN, "u", estimate=8)
+    settle = {"actual": 3, "known": reservation.estimate}
+    assert [one.ask("settle", TEN, "u", reservation.id, **settle).repeated for _ in range(3)] == [False, True, True]
+    one.up()
+    one.ask_until(lambda answer: answer.degraded is None, "peek", TEN, "other")
+    one.ask_until(lambda answer: answer.request_count > 0, "peek", TEN, "u")
+    assert one.ask("settle", TEN, "u", reservation.id, **settle).repeated
+    assert one.ask("peek", TEN, "u").request_count == 3
+
+
+def test_what_was_not_needed_of_a_reservation_returns_when_the_store_is_back():
+    """The store remembers what was reserved: the settle that did not reach it is told by its id, and charges nothing."""
+    fallback = LocalFallback(1)
+    extra = Extra(hold_ms=1000, known=8)
+    fallback.run(encode(TEN, "u", operation="settle", cost=3, slot="one", extra=extra))
+    fallback.run(encode(TEN, "u", operation="settle", cost=9, slot="two", extra=extra))
+    debts = [(debt.operation, debt.slot, debt.cost) for debt in fallback.debts()]
+    assert debts == [("settle", "one", 3), ("settle", "two", 8), ("charge", None, 1)]
+    assert not fallback.owes
+
+
+@pytest.mark.parametrize(("asked", "taken"), [(1, 1), (3, 3), (4, 4), (500, 10)])
+def test_take_is_owed_as_much_as_was_there(asked, taken):
+    fallback = LocalFallback(1)
+    assert fallback.run(encode(TEN, "u", operation="take", cost=asked))[-1] == taken
+    assert [debt.cost for debt in fallback.debts()] == [taken]
+
+
+def test_take_by_units_is_owed_as_much_as_was_there_of_each():
+    both = Policy("both", ["5/min", Limit(10, 60, unit="tokens")])
+    fallback = LocalFallback(1)
+    fallback.run(encode(both, "u", operation="take", cost={"tokens": 500}))
+    assert [debt.cost for debt in fallback.debts()] == [1, 10]
+
+
+def test_ban_that_the_store_has_told_of_counts_when_it_is_away(link, ratekit_clock):
+    one = link()
+    one.up()
+    with RateLimiter(f"redis://127.0.0.1:{one.port}", deadline=5) as admin:
+        set_rate_limit_override(admin, endpoint="ten", subject="u", until=ratekit_clock.now + 100)
+    assert one.ask("check", TEN, "u").retry_after == 100
+    one.down()
+    ratekit_clock.advance(40)
+    refused = one.ask("check", TEN, "u")
+    assert (refused.allowed, refused.retry_after, refused.degraded) == (False, 60, "connection")
+    assert one.ask("reserve_now", TEN, "u").is_over_limit
+    ratekit_clock.advance(60)
+    assert one.ask("check", TEN, "u").allowed
