@@ -10,6 +10,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import MutableMapping
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -20,6 +21,7 @@ from ratekit.database import urls
 from ratekit_service import preflight
 from ratekit_service.app import create_app
 from ratekit_service.checks.front import App, Front, Receive, Scope, Send
+from ratekit_service.connections import BoundedProtocol
 from ratekit_service.demo import seeded
 from ratekit_service.settings import Settings, load, variable_of
 from ratekit_service.telemetry import logs
@@ -100,7 +102,7 @@ def _options(settings: Settings) -> dict[str, Any]:
         "server_header": False,
         "timeout_graceful_shutdown": max(1, round(settings.shutdown_seconds)),
         "timeout_keep_alive": 30,
-        "h11_max_incomplete_event_size": settings.body_bytes,
+        "http": partial(BoundedProtocol, head_seconds=settings.body_seconds, body_bytes=settings.body_bytes),
     }
     if settings.tls_certificate:
         options |= {"ssl_certfile": settings.tls_certificate, "ssl_keyfile": settings.tls_key}
