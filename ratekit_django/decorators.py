@@ -71,14 +71,14 @@ def _waiting(view: Callable[..., Any], limits: tuple[ViewLimit, ...]) -> Callabl
                     response = view(request, *args, **kwargs)
                 except Exception as error:
                     if _ends_here(request, dispatch):
-                        settling.conclude_exception(dispatch.ledger, request, error)
-                        settling.settle_now(dispatch.ledger)
+                        settling.conclude_exception(dispatch, request, error)
+                        settling.settle_now(dispatch.ledger, dispatch.depth)
                     raise
             if inspect.isawaitable(response):
                 return _finished(request, response, dispatch)
             response = _headed(request, response, dispatch)
             if _is_over(response, dispatch):
-                settling.settle_now(dispatch.ledger)
+                settling.settle_now(dispatch.ledger, dispatch.depth)
             return response
 
     return limited_view
@@ -115,12 +115,12 @@ async def _answered(request: Any, view: Callable[[], Any], dispatch: Dispatch) -
     except BaseException as error:
         if _ends_here(request, dispatch):
             if isinstance(error, Exception):
-                settling.conclude_exception(dispatch.ledger, request, error)
-            await settling.asettle_now(dispatch.ledger, request)
+                settling.conclude_exception(dispatch, request, error)
+            await settling.asettle_now(dispatch.ledger, dispatch.depth, request)
         raise
     response = _headed(request, response, dispatch)
     if _is_over(response, dispatch):
-        await settling.asettle_now(dispatch.ledger, request)
+        await settling.asettle_now(dispatch.ledger, dispatch.depth, request)
     return response
 
 
@@ -139,8 +139,8 @@ def _headed(request: Any, response: Any, dispatch: Dispatch) -> Any:
     if not isinstance(response, HttpResponseBase) or not _ends_here(request, dispatch):
         return response
     if RequestState.of(request).has_middleware:
-        settling.conclude_response(dispatch.ledger, request, response)
-        settling.settle_on_close(dispatch.ledger, request, response)
+        settling.conclude_response(dispatch, request, response)
+        settling.settle_on_close(dispatch, request, response)
         return response
     return responses.ended(request, response)
 

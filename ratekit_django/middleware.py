@@ -46,11 +46,11 @@ class RateLimitMiddleware:
             return ended(request, self.get_response(request))
 
     async def _answer(self, request: HttpRequest) -> HttpResponseBase:
-        with _dispatch_of(request):
+        with _dispatch_of(request) as dispatch:
             try:
                 response: HttpResponseBase = await self.get_response(request)
             except BaseException:  # the client has hung up: the request counts
-                await asettle_now(RequestState.of(request).ledger, request)
+                await asettle_now(dispatch.ledger, dispatch.depth, request)
                 raise
             return ended(request, response)
 

@@ -132,11 +132,12 @@ class Dispatch:
     A context manager: while it is entered, it is the dispatch of its request.
     """
 
-    __slots__ = ("_tokens", "deciders", "has_inner", "identity", "is_called_within", "ledger", "outcomes", "state")
+    __slots__ = ("_tokens", "deciders", "depth", "has_inner", "identity", "is_called_within", "ledger", "outcomes", "state")
 
     def __init__(self, state: RequestState, ledger: Ledger) -> None:
         self.state = state
         self.ledger = ledger
+        self.depth = len(ledger.fronts)  # it ends what was decided since then
         self.deciders: list[object] = []  # the views, rules and throttles that have decided
         self.has_inner = False  # another dispatch has begun in this one
         self.identity: str | None = None  # the subject of the project
@@ -157,12 +158,15 @@ class Dispatch:
         """Begin the dispatch of a view that is called in this one.
 
         The first joins this one, since stacked decorators are one dispatch: limits that meet charge once, and a refusal
-        gives back what all have spent. Any further one is decided for itself: a batch view calls views again and again.
+        gives back what all have spent. Each ends its own: something between them may make a 401 of an exception. Any further
+        one is decided for itself: a batch view calls views again and again.
         """
         dispatch = Dispatch(self.state, Ledger())
         if not self.has_inner and decider not in self.deciders:
             dispatch.ledger, dispatch.deciders, dispatch.identity = self.ledger, self.deciders, self.identity
             dispatch.outcomes = self.outcomes
+            dispatch.ledger.fronts += (decider,)
+            dispatch.depth = len(dispatch.ledger.fronts)
         self.has_inner = True
         dispatch.deciders.append(decider)
         return dispatch
@@ -178,6 +182,7 @@ class RequestState:
         self.request = weakref.ref(request)
         self.has_middleware = False  # the middleware will write the headers
         self.is_awaited = False  # the limiter that is awaited has decided last, and settles
+        self._closers: list[Callable[[], None]] = []  # called with the end of the request
         self._outer: Ledger | None = _shared(request).get(LEDGER)
         self._outermost = self.begin()
 
@@ -190,6 +195,15 @@ class RequestState:
             state = cls(request)
             setattr(request, _STATE, state)
         return state
+
+    def on_close(self, closer: Callable[[], None]) -> None:
+        """Call something when Django closes the request, which it does with the response that is sent in the end.
+
+        A middleware may put another response in the place of the one that was answered, as for a 304.
+        """
+        self._closers.append(closer)
+        if (request := self.request()) is not None and "close" not in vars(request):
+            request.close = _Close(request, self._closers)
 
     @property
     def results(self) -> tuple[RateLimitResult, ...]:
@@ -237,12 +251,29 @@ class RequestState:
         dispatch = self.dispatch
         if decider in dispatch.deciders or dispatch.has_inner:
             dispatch.ledger, dispatch.deciders, dispatch.identity, dispatch.outcomes = Ledger(), [], None, set()
-            dispatch.has_inner = False
+            dispatch.has_inner, dispatch.depth = False, 0
         dispatch.deciders.append(decider)
         return dispatch.ledger
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()  # a request that is pickled or copied deeply has not been decided
+
+
+class _Close:
+    """The close of a request: calls what waits for it, and closes the files of the request. A deep copy closes nothing."""
+
+    def __init__(self, request: Any = None, closers: list[Callable[[], None]] | None = None) -> None:
+        self._request = (lambda: None) if request is None else weakref.ref(request)
+        self._closers = [] if closers is None else closers
+
+    def __call__(self) -> None:
+        while self._closers:
+            self._closers.pop(0)()
+        if (request := self._request()) is not None:
+            type(request).close(request)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), ()
 
 
 def usage_of(request: Any) -> RequestState:

@@ -37,15 +37,21 @@ def respond(request: Any, verdict: Verdict) -> HttpResponse | None:
 
 def with_headers(request: Any, response: Response) -> Response:
     """Write the headers of what was decided about a request on its response, and keep caches from storing a 429."""
-    ledger = RequestState.of(request).ledger
-    conclude_response(ledger, request, response)
-    conf.writer.write(response.headers, ledger.results, status=response.status_code)
+    dispatch = RequestState.of(request).dispatch
+    conclude_response(dispatch, request, response)
+    conf.writer.write(response.headers, dispatch.ledger.results, status=response.status_code)
     return response
 
 
 def ended(request: Any, response: Response) -> Response:
-    """Write the headers of a response that a server sends, and settle what was reserved when the server closes it."""
-    settle_on_close(RequestState.of(request).ledger, request, with_headers(request, response))
+    """Write the headers of a response that a server sends, and settle what was reserved when the server closes it.
+
+    Or the response that a middleware has put in its place: nobody closes this one then.
+    """
+    state = RequestState.of(request)
+    closer = settle_on_close(state.dispatch, request, with_headers(request, response))
+    if closer is not None:
+        state.on_close(closer)
     return response
 
 

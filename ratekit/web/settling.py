@@ -58,11 +58,14 @@ def _seen_at(spent: Spent, depth: int) -> list[int]:
     return [index for index in range(len(spent.group.checks)) if spent.depth_of(index) >= depth]
 
 
-def fail(ledger: Ledger, depth: int = 0) -> None:
-    """Take note that a request has ended with an exception: its status is 500, unless its response had started."""
+def fail(ledger: Ledger, depth: int = 0, request: Any = None) -> None:
+    """Take note that a request has ended with an exception: its status is 500, unless its response had started.
+
+    request is the framework's, for its own words.
+    """
     if not ledger.is_held:
         return
-    conclude(ledger, ResponseHead(FAILED), depth)
+    conclude(ledger, ResponseHead(FAILED, request=request), depth)
     for spent in ledger.spent:
         for index in _seen_at(spent, depth):
             charging, reservation = spent.group.checks[index].charging, spent.reservations[index]

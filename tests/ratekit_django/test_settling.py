@@ -11,6 +11,7 @@ import pytest
 from django.contrib.auth import authenticate, login
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.core.signals import request_finished
 from django.db import close_old_connections
 from django.http import Http404, HttpResponse, StreamingHttpResponse
@@ -261,6 +262,77 @@ def test_response_in_a_cache_settles_nothing(settings):
     copy = pickle.loads(pickle.dumps(response))
     copy.close()
     assert copy.status_code == 200
+
+
+def with_etag(request):
+    return HttpResponse("page", headers={"ETag": '"page"'})
+
+
+MIDDLEWARES = pytest.mark.parametrize(
+    "middleware", [[], ["ratekit_django.middleware.RateLimitMiddleware"]], ids=["without", "with"]
+)
+
+
+@MIDDLEWARES
+def test_response_that_another_middleware_replaces_is_settled(stack, settings, used, middleware):
+    """A 304 stands in place of the page, which nobody closes."""
+    limited = rate_limit("5/min", by="ip", count="4xx", endpoint="page")
+    client = stack.client(path("x/", limited(stack.view(with_etag))))
+    settings.MIDDLEWARE = ["django.middleware.http.ConditionalGetMiddleware", *middleware]
+    assert [client.get("/x/", headers={"If-None-Match": '"page"'}).status_code for _ in range(7)] == [304] * 7
+    assert used(Policy("page", Limit(5, 60, name="count-4xx-60s")), endpoint="page") == [0]
+
+
+def test_files_of_a_request_are_closed_though_something_waits_for_its_end(site):
+    sent = []
+
+    def keep(request):
+        sent.append(request.FILES["page"].open())
+        return HttpResponse(status=401)
+
+    site(path("x/", FAILED(keep))).post("/x/", {"page": SimpleUploadedFile("page.txt", b"hello")})
+    assert sent[0].closed
+
+
+class WrongPassword(Exception):
+    """What a view raises, and a decorator makes a 401 of."""
+
+
+def answering_401(view):
+    def answer(request):
+        try:
+            response = view(request)
+        except WrongPassword:
+            return HttpResponse("wrong", status=401)
+        return HttpResponse("wrong", status=401) if response.status_code == 418 else response
+
+    return answer
+
+
+@pytest.mark.parametrize("answer", ["raises", "418"])
+@MIDDLEWARES
+def test_decorator_goes_by_the_status_that_it_sees_itself(site, settings, answer, middleware):
+    """Something between two decorators makes a 401 of what the inner one has seen."""
+
+    @rate_limit("3/min", by="ip", count=401)
+    @answering_401
+    @rate_limit("100/h", by="ip")
+    def login(request):
+        if answer == "raises":
+            raise WrongPassword
+        return HttpResponse(status=418)
+
+    settings.MIDDLEWARE = middleware
+    client = site(path("x/", login))
+    assert [client.get("/x/").status_code for _ in range(5)] == [401, 401, 401, 429, 429]
+
+
+def test_exception_is_no_failed_login(client_of):
+    def fail(request):
+        raise ZeroDivisionError
+
+    client = client_of(fail, rate_limit("2/min", by="ip", count="login_failed"))
+    assert [client.get("/x/").status_code for _ in range(4)] == [500] * 4
 
 
 def test_rules_of_settings_count_by_outcome(site):
