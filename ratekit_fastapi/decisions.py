@@ -87,12 +87,19 @@ def _refuse_without_end(scope: Scope, *, is_message: bool) -> None:
         )
 
 
-def reservation_of(limiter: RateLimiterDependency, connection: HTTPConnection) -> Reservation:
-    """Return what a limiter has reserved for a request; one that tells nobody if the request is not limited."""
+def reservation_of(
+    limiter: RateLimiterDependency, connection: HTTPConnection, result: RateLimitResult | None
+) -> Reservation:
+    """Return what a limiter has reserved for a request; one that tells nobody if nothing is reserved.
+
+    result is that of a limiter that does not block: the request may be over its limit.
+    """
     check = connection.scope.get(CHECKS, {}).get(limiter)
     found = None if check is None else Ledger.of(connection.scope).reservation(check)
     if found is not None:
         return found
+    if result is not None:
+        return Reservation([], result)
     limits = (Limit(MOST_REQUESTS, 1),) if limiter.policy is None else limiter.policy.limits
     return unlimited(limits, clock.now())
 

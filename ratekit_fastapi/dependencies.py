@@ -30,13 +30,10 @@ from ratekit.web.arguments import (
 )
 from ratekit.web.charged_checks import charged_check
 from ratekit.web.charging import (
-    Charging,
     ChargingOptions,
     charging_of,
     check_charging,
     meaning_of,
-    other_units,
-    spent_by,
 )
 from ratekit.web.decide import Ask, Check
 from ratekit.web.drivers import arun
@@ -135,7 +132,7 @@ class RateLimiterDependency(RateLimiterMark):
         self.needs_body = self._key_function is not None and self._key_function.needs_body
         self.needs_identity = self._uses_project and by is None
         self._is_awaited = self._key_function is not None and self._key_function.aread is not None
-        is_asked = callable(cost) or self.charging is not None
+        is_asked = type(cost) is not int or self.charging is not None
         self.has_to_wait = self.needs_identity or self.needs_body or self._is_awaited or is_asked
         self.is_by_peer = self._key_function == client_ip()  # so long as no proxy is trusted
 
@@ -239,13 +236,14 @@ class RateLimiterDependency(RateLimiterMark):
             await self.load_body(request)
         if self._is_awaited and self._key_function is not None:
             self._keep_subject(request, await asubject_of(self._key_function, _front_request(request)))
-        if self.charging is not None:
-            return await self._charged_check(request, settings, mode, self.charging, asked)
-        cost = self.cost if type(self.cost) is int else await self.cost_for(request)
-        return self.check_of(request, settings, mode, asked, cost)
+        if type(self.cost) is int and self.charging is None:
+            return self.check_of(request, settings, mode, asked, self.cost)
+        if self._has_own_keys:
+            return self.check_of(request, settings, mode, asked, await self.cost_for(request))
+        return await self._charged_check(request, settings, mode, asked)
 
     async def _charged_check(
-        self, request: HTTPConnection, settings: Settings, mode: RateLimitMode, charging: Charging, asked: Policy | None
+        self, request: HTTPConnection, settings: Settings, mode: RateLimitMode, asked: Policy | None
     ) -> Check | None:
         policy, endpoint = self.policy_for(request) if asked is None else asked, self.endpoint_for(request)
         subject = self.subject(request)
@@ -258,7 +256,7 @@ class RateLimiterDependency(RateLimiterMark):
 
         prefix, on_outage = settings.prefix, self.on_outage
         units = None if asked is None else settings.plans.units
-        flow = charged_check(policy, subject, endpoint, prefix, self.cost, charging, mode, on_outage, ask, units)
+        flow = charged_check(policy, subject, endpoint, prefix, self.cost, self.charging, mode, on_outage, ask, units)
         return await arun(flow, settings.own_limiter)
 
     def check_of(
@@ -278,8 +276,6 @@ class RateLimiterDependency(RateLimiterMark):
             if subject is None:
                 self.note_pass(request)
                 return None
-            if asked is not None and type(cost) is not int:
-                cost = spent_by(policy, cost, None, other_units(policy, cost, settings.plans.units))
             return Check.of(policy, subject, endpoint, settings.prefix, cost, mode, self.on_outage)
         key = self._checked_key(request, self.make_key(request))
         if key is None:

@@ -61,5 +61,5 @@ class ReserveLimiter(ProjectRateLimiter):
         self, connection: HTTPConnection, response: Response | None = None, **found: object
     ) -> Reservation:
         """Reserve, and return the reservation. Raises if the request is refused."""
-        await decisions.decide_route(self, connection, response, **found)
-        return decisions.reservation_of(self, connection)
+        result = await decisions.decide_route(self, connection, response, **found)
+        return decisions.reservation_of(self, connection, result)

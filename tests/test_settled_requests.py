@@ -183,13 +183,14 @@ def fastapi_behind_asgi_rules(declared: tuple[Declared, ...], store: str, **opti
     yield from asgi_sender(behind_asgi(fastapi_app(tuple(inner), store, **options), outer, store, **options))
 
 
-def flask_app(declared: tuple[Declared, ...], store: str, **options: Any) -> Any:
+def flask_app(declared: tuple[Declared, ...], store: str, *, in_context: bool = False, **options: Any) -> Any:
     app = flask.Flask("settled")
     ratekit.flask.install(app, store=store, **options)
 
     def x() -> flask.Response:
         reply = perform(flask.request.headers["X-Do"], ratekit.flask.usage())
-        return flask.Response(reply.chunks or "ok", reply.status, reply.headers)
+        chunks = flask.stream_with_context(reply.chunks) if in_context and reply.chunks else reply.chunks
+        return flask.Response(chunks or "ok", reply.status, reply.headers)
 
     view: Any = x
     for one in reversed(declared):
@@ -354,15 +355,23 @@ def test_a_request_that_is_cancelled_counts(of, declared, used, store):
     assert used_in(store) == used
 
 
-@pytest.mark.parametrize("of", ["wsgi_rules", "flask_view"])
-def test_a_client_that_hangs_up_pays_what_was_added(of, store):
+@pytest.mark.parametrize("of", ["wsgi_rules", "flask_view", "flask_stream_with_context"])
+@pytest.mark.parametrize(("do", "tokens"), [("stream", 5), ("chunks", 800)], ids=["added", "estimated"])
+def test_a_client_that_hangs_up_pays_what_was_added_or_else_the_estimate(of, do, tokens, store):
+    declared = limited(LLM, estimate=800)
     app = (
-        behind_wsgi(wsgi_app, limited(LLM, estimate=800), store)
+        behind_wsgi(wsgi_app, declared, store)
         if of == "wsgi_rules"
-        else flask_app(limited(LLM, estimate=800), store)
+        else flask_app(declared, store, in_context=of == "flask_stream_with_context")
     )
-    wsgi_sender(app)("stream", "ann", hangs_up=True)
-    assert used_in(store) == {"calls": 1, "tokens": 5}
+    wsgi_sender(app)(do, "ann", hangs_up=True)
+    assert used_in(store) == {"calls": 1, "tokens": tokens}
+
+
+def test_stream_in_the_context_of_its_request_that_breaks_returns_its_estimate(store):
+    send = wsgi_sender(flask_app(limited(LLM, estimate=800), store, in_context=True))
+    assert [send(do, "ann").status for do in ("raise in chunks", "chunks")] == [200, 200]
+    assert used_in(store) == {"calls": 1, "tokens": 800}
 
 
 def test_background_tasks_are_over_before_it_is_settled(store):

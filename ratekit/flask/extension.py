@@ -191,8 +191,11 @@ def _write_headers(response: Response) -> Response:
 
 
 def _finish_failed(error: BaseException | None) -> None:
-    """Settle a request that Flask makes no response of, as it lets the exception pass."""
-    if error is not None:
+    """Settle a request that Flask makes no response of, as it lets the exception pass.
+
+    GeneratorExit is none: a stream in the context of its request ends with it when the client hangs up.
+    """
+    if isinstance(error, Exception):
         end_failed(RequestState.current(), settings_of_app().limiter)
 
 

@@ -231,10 +231,12 @@ class CostReader:
         self.sources: tuple[KeyFunction, ...] = (by,)
 
     def __call__(self, request: FrontRequest) -> int:
-        """Return the cost. Raises ValueError if it is not a whole number."""
+        """Return the cost. Raises UnusableRequestError if the client says one that is not a whole number."""
         answer: Any = self._read(request)
         if isinstance(answer, str) and not (answer.isascii() and answer.isdecimal() and len(answer) <= MOST_DIGITS):
-            raise ValueError(f"the cost {answer[:20]!r} is not a whole number")
+            raise UnusableRequestError(
+                f"the cost of the request, {self.__qualname__}, is not a whole number: {answer[:20]!r}"
+            )
         return max(int(answer or 1), 1) if isinstance(answer, str | None) else int(answer)
 
 
@@ -247,7 +249,7 @@ class UnitCostReader:
         self.sources = tuple(by for one in costs.values() if isinstance(one, CostReader) for by in one.sources)
 
     def __call__(self, request: FrontRequest) -> dict[str, int]:
-        """Return the costs. Raises ValueError if one is not a whole number."""
+        """Return the costs. Raises UnusableRequestError if the client says one that is not a whole number."""
         return {unit: one if isinstance(one, int) else one(request) for unit, one in self._costs.items()}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import logging
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -106,8 +107,13 @@ def checked_cost(cost: Any, name: str = "cost") -> Any:
     return dict(cost) if isinstance(cost, Mapping) else cost
 
 
-def cost_of(cost: int | Mapping[str, int] | Callable[[Any], Any], request: Any) -> int | Mapping[str, int]:
-    """Return the cost of a request. A number that cannot be spent refuses the request; another type is a bug."""
+def cost_of(
+    cost: int | Mapping[str, int] | Callable[[Any], Any], request: Any, name: str = "cost"
+) -> int | Mapping[str, int]:
+    """Return the cost of a request. A number that cannot be spent refuses the request; another type is a bug.
+
+    name is the argument that says what it costs.
+    """
     try:
         value = cost(request) if callable(cost) else cost
     except ValueError as error:
@@ -115,18 +121,35 @@ def cost_of(cost: int | Mapping[str, int] | Callable[[Any], Any], request: Any) 
     numbers = list(value.values()) if isinstance(value, Mapping) else [value]
     for number in numbers:
         if type(number) is not int:
-            raise wrong_type("cost", number, "an integer, or one for each unit")
+            raise wrong_type(name, number, "an integer, or one for each unit")
         if not 0 <= number <= MOST_REQUESTS:
-            raise UnusableRequestError(f"the cost of the request is {number}, not a whole number of 0 to {MOST_REQUESTS}")
+            raise UnusableRequestError(f"the {name} of the request is {number}, not a whole number of 0 to {MOST_REQUESTS}")
     return value
+
+
+_told: set[str] = set()  # where errors were raised that were logged
+_MOST_TOLD = 1000
+
+
+def _place(error: Exception) -> str:
+    """Return the line of code that has raised an error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else "an unknown place"
 
 
 def untold(what: str, error: ValueError) -> UnusableRequestError:
     """Return the 400 for a request of which a callable of the application can make nothing.
 
     Neither clients nor logs see the words of the error, which may have a secret in them; the level DEBUG has its traceback.
+    Where it was raised is logged once: it may be a bug, and not the client's fault.
     """
     _log.debug("%s cannot be told from a request", what, exc_info=error)
+    place = _place(error)
+    if place not in _told and len(_told) < _MOST_TOLD:
+        _told.add(place)
+        _log.warning(
+            "%s cannot be told from a request, which is a 400: %s in %s; said once", what, type(error).__name__, place
+        )
     return UnusableRequestError(f"{what} cannot be told from the request")
 
 

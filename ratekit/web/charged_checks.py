@@ -42,20 +42,22 @@ def charged_check(
     units are those of all plans, if the policy was asked for; None if the limiter has fixed limits.
     """
     if charging is None:
-        amount = yield from asked_cost(cost, ask)
+        amount = yield from _asked_cost("cost", cost, ask)
         return _check(policy, subject, endpoint, prefix, amount, mode, on_outage, None, None, units)
-    amount = yield from asked_cost(cost if charging.estimate is None else charging.estimate, ask)
+    if charging.estimate is None:
+        amount = yield from _asked_cost("cost", cost, ask)
+    else:
+        amount = yield from _asked_cost("estimate", charging.estimate, ask)
     share = yield from _asked_share(charging, ask)
-    policy = yield from _anchored(policy, charging, ask)
+    policy = yield from _anchored(policy, charging, ask, is_asked=units is not None)
     return _check(policy, subject, endpoint, prefix, amount, mode, on_outage, charging, share, units)
 
 
-def asked_cost(cost: Cost, ask: Asking) -> Generator[Step, Any, CostGiven]:
-    """Find out what a request costs."""
+def _asked_cost(name: str, cost: Cost, ask: Asking) -> Generator[Step, Any, CostGiven]:
     if not callable(cost):
         return cost
     value = yield from _asked("what it costs", cost, ask)
-    return cost_of(value, None)
+    return cost_of(value, None, name)
 
 
 def _asked_share(charging: Charging, ask: Asking) -> Generator[Step, Any, float | None]:
@@ -64,12 +66,16 @@ def _asked_share(charging: Charging, ask: Asking) -> Generator[Step, Any, float 
     answer = yield from _asked("its share", charging.share, ask)
     try:
         return None if answer is None else checked_share(answer)
-    except ConfigurationError:
+    except ConfigurationError as error:
+        if isinstance(answer, int | float):
+            raise _bug(error) from None
         raise wrong_type("share", answer, "a fraction above 0 and not above 1, or None") from None
 
 
-def _anchored(policy: Policy, charging: Charging, ask: Asking) -> Generator[Step, Any, Policy]:
+def _anchored(policy: Policy, charging: Charging, ask: Asking, *, is_asked: bool) -> Generator[Step, Any, Policy]:
     anchor = charging.anchor
+    if is_asked and all(limit.calendar is None for limit in policy.limits):
+        return policy  # another plan has calendars
     if callable(anchor):
         anchor = yield from _asked("its anchor", anchor, ask)
         if anchor is not None and not isinstance(anchor, date) and type(anchor) is not int:

@@ -181,7 +181,7 @@ def json_value(body: bytes, path: str) -> str | None:
     try:
         value = json.loads(body, object_pairs_hook=_object)
     except (ValueError, RecursionError):
-        raise NotJsonError(f"the body is not JSON, and who is limited is in its field {path!r}") from None
+        raise NotJsonError(f"the body is not JSON, and the limit of the request needs its field {path!r}") from None
     for part in path.split("."):
         value = _child(value, part)
         if value is _CONFLICT:

@@ -79,7 +79,9 @@ class FrontRequest(ABC):
         kind = self.media_type
         if not self.body:
             if self.has_parsed_form:
-                raise parsers.NotJsonError(f"the body is a form, and who is limited is in the field {path!r} of a JSON body")
+                raise parsers.NotJsonError(
+                    f"the body is a form, and the limit of the request needs the field {path!r} of a JSON body"
+                )
             return None
         kind.require_utf8(is_ascii=self.body.isascii())
         value = parsers.json_value(self.body, path)

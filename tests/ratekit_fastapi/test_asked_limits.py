@@ -12,7 +12,14 @@ from starlette.requests import HTTPConnection
 from starlette.testclient import TestClient, WebSocketDenialResponse
 
 from ratekit import ConfigurationError, Limit, RateLimitResult
-from ratekit_fastapi import PathRateLimiter, ProjectRateLimiter, RateLimitMiddleware, install
+from ratekit_fastapi import (
+    PathRateLimiter,
+    ProjectRateLimiter,
+    RateLimitMiddleware,
+    Reservation,
+    ReserveLimiter,
+    install,
+)
 
 
 def nothing() -> dict[str, str]:
@@ -44,6 +51,7 @@ def uuid_id() -> UUID:
 
 CALLS = count(1)
 ATTEMPTS = PathRateLimiter(2, 60, by="ip", block=False)
+SPENT = ReserveLimiter(2, 60, by="ip", block=False)
 
 
 def number_of_calls() -> int:
@@ -164,6 +172,19 @@ def test_endpoint_reads_the_result_of_a_limiter_that_does_not_block():
     assert [answer.json()["captcha"] for answer in answers] == [False, False, True, True]
     assert {answer.json()["most"] for answer in answers} == {2}
     assert answers[-1].headers["ratelimit-remaining"] == "0"
+
+
+def test_reservation_of_a_limiter_that_does_not_block_says_that_it_is_over_its_limit():
+    app = FastAPI()
+    install(app, store="memory://")
+
+    @app.get("/x")
+    def endpoint(usage: Annotated[Reservation, Depends(SPENT)]) -> list[bool]:
+        usage.settle(1)
+        return [usage.allowed, usage.is_over_limit, usage.result.is_over_limit]
+
+    answers = [served(app).get("/x").json() for _ in range(3)]
+    assert answers == [[True, False, False], [True, False, False], [False, True, True]]
 
 
 def test_result_is_none_where_limits_are_off(monkeypatch):

@@ -73,7 +73,15 @@ def perform(do: str, usage: Any) -> Reply:
         getattr(usage, kind)(int(value))
     if kind in ("stream", "break"):
         return Reply(chunks=_stream(usage, breaks=kind == "break"))
+    if kind in ("chunks", "raise in chunks"):
+        return Reply(chunks=_chunks(breaks=kind == "raise in chunks"))
     return Reply(int(do) if do.isdigit() else 200, {"x-usage-tokens": value} if kind == "header" else {})
+
+
+def _chunks(*, breaks: bool) -> Iterator[bytes]:
+    yield from [b"chunk"] * 3
+    if breaks:
+        raise RuntimeError("as it was asked for")
 
 
 def _stream(usage: Any, *, breaks: bool) -> Iterator[bytes]:

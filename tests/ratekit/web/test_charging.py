@@ -100,26 +100,66 @@ def test_outcomes_are_statuses_classes_and_callables():
     ("options", "message"),
     [
         ({"estimate": lambda _: {"bytes": 5}}, "unit 'bytes' of estimate"),
-        ({"estimate": lambda _: "many"}, "cost gave a value of the type str"),
-        ({"estimate": 1, "share": lambda _: 7}, "share gave a value of the type int"),
+        ({"estimate": lambda _: "many"}, "estimate gave a value of the type str"),
+        ({"cost": lambda _: {"bytes": 5}}, "unit 'bytes' of cost"),
+        ({"cost": lambda _: 5}, "cost 5 says no unit"),
+        ({"cost": lambda _: "many"}, "cost gave a value of the type str"),
+        ({"estimate": 1, "share": lambda _: 7}, "share 7 is not a fraction"),
+        ({"estimate": 1, "share": lambda _: "half"}, "share gave a value of the type str"),
         ({"estimate": 1, "anchor": lambda _: "monday"}, "anchor gave a value of the type str"),
     ],
-    ids=["unknown unit", "no number", "share", "anchor"],
 )
 @pytest.mark.parametrize("mode", ["on", "monitor"])
-def test_callable_that_answers_nonsense_is_a_logged_bug_and_never_passes_in_silence(options, message, mode, caplog):
+@pytest.mark.parametrize("of", ["asgi", "fastapi"])
+def test_callable_that_answers_nonsense_is_a_logged_bug_and_never_passes_in_silence(of, options, message, mode, caplog):
+    assert asked(of, options, mode) == (500 if mode == "on" else 200)
+    assert message in caplog.text
+
+
+def asked(of: str, options: dict[str, Any], mode: str = "on", **settings: Any) -> int:
+    """The status of the answer to a request to an application that a limiter is declared in."""
+
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
     async def ask() -> int:
-        limited = asgi.RateLimitMiddleware(app, store="memory://", rules={"/x": {"limits": LLM, **options}}, mode=mode)
+        stated = {"limits": LLM, **options}
+        if of == "asgi":
+            limited: Any = asgi.RateLimitMiddleware(app, store="memory://", rules={"/x": stated}, mode=mode, **settings)
+        else:
+            limited = FastAPI()
+            install(limited, store="memory://", **settings)
+            limiter = PathRateLimiter(by="ip", mode=mode, **stated)
+            limited.get("/x", dependencies=[Depends(limiter)])(lambda: 1)
         transport = httpx2.ASGITransport(limited, raise_app_exceptions=False)
         async with httpx2.AsyncClient(transport=transport, base_url="http://api") as client:
             return (await client.get("/x")).status_code
 
-    assert asyncio.run(ask()) == (500 if mode == "on" else 200)
-    assert message in caplog.text
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("of", ["asgi", "fastapi"])
+@pytest.mark.parametrize("name", ["cost", "estimate", "share", "anchor"])
+def test_callable_that_raises_a_value_error_is_a_400_and_its_place_is_logged_once(of, name, caplog):
+    found: dict[str, Any] = {}
+    place = f"limits_of_{of}_{name}.py"  # each test has lines of its own: a line is told of once
+    exec(compile("def raises(_):\n    raise ValueError('s3cret')", place, "exec"), found)
+    raises = found["raises"]
+    options = {name: raises} if name in ("cost", "estimate") else {"estimate": 1, name: raises}
+    assert [asked(of, options) for _ in range(3)] == [400] * 3
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert warnings[0].endswith(f"cannot be told from a request, which is a 400: ValueError in {place}, line 2; said once")
+    assert "s3cret" not in caplog.text
+
+
+def test_anchor_says_nothing_to_a_plan_without_calendars():
+    given = {"limits": "plan", "cost": 1, "anchor": lambda _: 15}
+    plans = {"monthly": "5/month", "hourly": "5/h"}
+    for of in ("asgi", "fastapi"):
+        for plan in plans:
+            assert asked(of, given, plans=plans, plan_of=lambda _, plan=plan: plan) == 200
 
 
 @pytest.mark.parametrize("is_installed", [True, False])
