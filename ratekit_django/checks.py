@@ -11,6 +11,7 @@ from typing import Any
 from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error
+from django.utils.module_loading import import_string
 
 from ratekit.core.errors import ConfigurationError, SourceUnavailable
 from ratekit.web.url_rules import fits
@@ -49,14 +50,15 @@ def check_settings(**_: Any) -> list[CheckMessage]:
 def check_middleware(**_: Any) -> list[CheckMessage]:
     """E004: rules without the middleware that applies them. W001: no middleware. W002: it stands in the wrong place."""
     installed = list(settings.MIDDLEWARE or ())
-    if MIDDLEWARE not in installed:
+    ours = [name for name in installed if _is_ours(name)]
+    if not ours:
         return [_missing_middleware()]
     found: list[CheckMessage] = []
-    if installed.count(MIDDLEWARE) > 1:
+    if len(ours) > 1:
         found.append(
             checks.Warning("RateLimitMiddleware stands twice in MIDDLEWARE.", hint="Remove one.", id="ratekit.W002")
         )
-    return found + [_misplaced(other) for other in INNER if other in installed[: installed.index(MIDDLEWARE)]]
+    return found + [_misplaced(other) for other in INNER if other in installed[: installed.index(ours[0])]]
 
 
 def check_urls(**_: Any) -> list[CheckMessage]:
@@ -139,12 +141,33 @@ def _unknown(key: object) -> CheckMessage:
     return Error(f"RATEKIT has the unknown key {key!r}.", hint=hint, id="ratekit.E001")
 
 
+def unapplied_settings() -> list[str]:
+    """Return the settings that limit nothing, as the middleware that applies them is missing."""
+    names = ("RULES", "DEFAULT", "ADMIN_LOGIN", "RULES_SOURCE")
+    try:
+        needs = [name for name in names if conf[name]]
+    except ConfigurationError:  # which another check tells
+        return []
+    return [] if needs and any(_is_ours(name) for name in settings.MIDDLEWARE or ()) else needs
+
+
+def _is_ours(middleware: str) -> bool:
+    """Whether a middleware is ratekit's, or a class of the project that is made of it."""
+    if middleware == MIDDLEWARE:
+        return True
+    try:
+        found = import_string(middleware)
+    except ImportError:  # Django tells it
+        return False
+    return isinstance(found, type) and issubclass(found, import_string(MIDDLEWARE))
+
+
 def _missing_middleware() -> CheckMessage:
     hint = f"Add {MIDDLEWARE!r} to MIDDLEWARE."
-    if not _told("", lambda: conf.rules) and not conf.rules.is_empty:
-        return Error(
-            "RATEKIT has RULES or a DEFAULT, but not the middleware that applies them.", hint=hint, id="ratekit.E004"
-        )
+    needs = unapplied_settings()
+    if needs:
+        text = f"RATEKIT has {', '.join(needs)}, but not the middleware that applies it: it limits nothing."
+        return Error(text, hint=hint, id="ratekit.E004")
     return checks.Warning("RateLimitMiddleware is not in MIDDLEWARE: answers may lack headers", hint=hint, id="ratekit.W001")
 
 

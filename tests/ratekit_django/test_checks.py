@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from django.apps import apps
 from django.core.checks import run_checks
 from django.http import HttpResponse
 from django.urls import include, path
@@ -14,6 +15,7 @@ from rest_framework.views import APIView
 
 from ratekit_django import RateLimitMixin, rate_limit
 from ratekit_django.drf import RateLimitThrottle, ScopedRateLimitThrottle
+from ratekit_django.middleware import RateLimitMiddleware
 from support.servers import start_server, stop_server, wheel_server
 
 OURS = "ratekit_django.middleware.RateLimitMiddleware"
@@ -87,6 +89,23 @@ def test_rate_that_cannot_be_read_is_told(told, ratekit):
 def test_missing_middleware_is_a_warning_and_with_rules_an_error(told):
     assert told(middleware=[])[0] == ["ratekit.W001"]
     assert told(path("x/", hello, name="x"), middleware=[], RULES={"x": "5/s"})[0] == ["ratekit.E004"]
+
+
+@pytest.mark.parametrize("ratekit", [{"ADMIN_LOGIN": "5/15min"}, {"DEFAULT": "5/s"}], ids=str)
+def test_setting_that_only_the_middleware_applies_is_an_error_without_it_and_logged_at_the_start(told, ratekit, caplog):
+    ids, text = told(middleware=[], **ratekit)
+    assert ids == ["ratekit.E004"]
+    assert f"RATEKIT has {next(iter(ratekit))}, but" in text
+    apps.get_app_config("ratekit").ready()
+    assert f"RATEKIT['{next(iter(ratekit))}'] limits nothing" in caplog.text
+    caplog.clear()
+    assert told(middleware=["tests.ratekit_django.test_checks.OwnMiddleware"], **ratekit)[0] == []
+    apps.get_app_config("ratekit").ready()
+    assert "limits nothing" not in caplog.text
+
+
+class OwnMiddleware(RateLimitMiddleware):
+    """A middleware of the project."""
 
 
 @pytest.mark.parametrize(
