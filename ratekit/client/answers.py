@@ -7,11 +7,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ratekit.core.headers import whole_seconds
 from ratekit.core.protocol import CostGiven
 
+Kind = TypeVar("Kind")
 Anchor = int | datetime.date | None
 
 
@@ -86,14 +87,17 @@ def body_of(**fields: Any) -> dict[str, Any]:
 
 
 def answer_of(body: Mapping[str, Any]) -> Answer:
-    """Return the answer of a body. Fields that a newer service has are ignored."""
+    """Return the answer of a body. Fields that a newer service has are ignored.
+
+    Raises TypeError, KeyError, AttributeError or ValueError for a body that is not of the service.
+    """
     wait = body.get("retry_after_ms", 0)
     return Answer(
-        allowed=bool(body["allowed"]),
-        remaining=body["remaining"],
-        limit=body["limit"],
-        reset_at=body["reset_at"],
-        retry_after=None if wait is None else wait / 1000,
+        allowed=_of_kind(bool, body["allowed"]),
+        remaining=_of_kind(int, body["remaining"]),
+        limit=_of_kind(int, body["limit"]),
+        reset_at=_of_kind(float, body["reset_at"]),
+        retry_after=None if wait is None else _of_kind(int, wait) / 1000,
         rule=body.get("rule", ""),
         plan_id=body.get("plan_id", ""),
         config_version=body.get("config_version", 0),
@@ -105,16 +109,33 @@ def answer_of(body: Mapping[str, Any]) -> Answer:
     )
 
 
+def answers_of(body: Mapping[str, Any], count: int) -> list[Answer]:
+    """Return so many answers of a body. Raises as answer_of does."""
+    found = [answer_of(one) for one in body["results"]]
+    if len(found) != count:
+        raise ValueError(f"{len(found)} answers to {count} checks")
+    return found
+
+
+def _of_kind(kind: type[Kind], value: Any) -> Kind:
+    """Return a value as it is. Raises TypeError if it is of another kind; a whole number is a float, too."""
+    if type(value) is kind or (kind is float and type(value) is int):
+        return value  # type: ignore[return-value]
+    raise TypeError(f"{value!r} is not {kind.__name__}")
+
+
 def wait_of(retry_after: str | None) -> float:
     """Return the seconds of a Retry-After header, a number or a date; 1 if it says nothing."""
     if not retry_after:
         return 1.0
     try:
-        return max(float(retry_after), 0.0)
+        seconds = float(retry_after)
+        return max(seconds, 0.0) if math.isfinite(seconds) else 1.0
     except ValueError:
         pass
     try:
         at = parsedate_to_datetime(retry_after)
     except ValueError:
         return 1.0
+    at = at if at.tzinfo else at.replace(tzinfo=datetime.UTC)  # "-0000" is UTC, from who knows where
     return max((at - datetime.datetime.now(datetime.UTC)).total_seconds(), 0.0)

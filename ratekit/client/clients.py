@@ -194,7 +194,7 @@ class RateKitClient:
     def _ask(self, step: Ask) -> Reply | Outage:
         try:
             return reply_of(self._http.post(step.path, json=step.body))
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             return outage_of(error)
 
 
@@ -380,5 +380,5 @@ class AsyncRateKitClient:
     async def _ask(self, step: Ask) -> Reply | Outage:
         try:
             return reply_of(await self._http.post(step.path, json=step.body))
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             return outage_of(error)

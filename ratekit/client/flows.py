@@ -5,17 +5,16 @@ A flow is a generator. It yields requests and waits, and returns an answer.
 
 from __future__ import annotations
 
-import json
 import random
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
 
-from ratekit.client.answers import Anchor, Answer, Check, answer_of, body_of, wait_of
+from ratekit.client.answers import Anchor, Answer, Check, answer_of, answers_of, body_of, wait_of
 from ratekit.client.reservations import Reservation, commit_of, own_id, result_of
 from ratekit.core.errors import (
     ConfigurationError,
@@ -95,10 +94,9 @@ class Flows:
         ends = time.monotonic() + wait
         while True:
             try:
-                reply = yield from self._asked(path, check.as_body())
+                answer = yield from self._asked(path, check.as_body(), answer_of)
             except RateLimitUnavailable as error:
                 return self._without_service([check], error)[0]
-            answer = answer_of(reply)
             pause = answer.retry_after
             if answer.allowed or pause is None or time.monotonic() + pause > ends:
                 return answer
@@ -106,60 +104,54 @@ class Flows:
 
     def batch(self, checks: Sequence[Check]) -> Flow[list[Answer]]:
         """Ask for several decisions."""
+        body = {"checks": [check.as_body() for check in checks]}
         try:
-            reply = yield from self._asked("/v1/check/batch", {"checks": [check.as_body() for check in checks]})
+            return (yield from self._asked("/v1/check/batch", body, lambda reply: answers_of(reply, len(checks))))
         except RateLimitUnavailable as error:
             return self._without_service(checks, error)
-        return [answer_of(one) for one in reply["results"]]
 
     def reserve(self, body: dict[str, Any]) -> Flow[Reservation]:
         """Reserve an estimate. One that was not answered can be settled all the same, by the id that was sent."""
         estimate = body["estimate"]
         try:
-            reply = yield from self._asked("/v1/reserve", body)
+            reply, answer = yield from self._asked("/v1/reserve", body, lambda reply: (reply, answer_of(reply)))
         except RateLimitUnavailable as error:
             check = Check(body["resource"], body["subject"], estimate)
             return Reservation(own_id(body), self._without_service([check], error)[0], estimate)
-        answer = answer_of(reply)
         is_known = answer.degraded is None and "estimate" in reply and not answer.would_refuse
         return Reservation(reply.get("id", ""), answer, reply["estimate"] if is_known else estimate)
 
     def commit(self, reservation: str, actual: CostGiven) -> Flow[Answer]:
         """Settle a reservation. If the service is away, the estimate stays until its window ends."""
         try:
-            reply = yield from self._asked("/v1/commit", commit_of(reservation, actual))
+            return (yield from self._asked("/v1/commit", commit_of(reservation, actual), answer_of))
         except RateLimitUnavailable as error:
             _log.warning("a reservation is not settled, and its estimate stays spent: %s", error)
             if self.on_outage is OnOutage.CLOSED:
                 raise
             return Answer(allowed=True, degraded=_word(error))
-        return answer_of(reply)
 
     def slot(self, path: str, slot: str) -> Flow[bool]:
         """Release or renew a slot; whether it is held now. A service that is away frees it after its time."""
         try:
-            reply = yield from self._asked(path, {"slot": slot})
+            return (yield from self._asked(path, {"slot": slot}, lambda reply: bool(reply["held"])))
         except RateLimitUnavailable:
             return False
-        return bool(reply["held"])
 
-    def _asked(self, path: str, body: Any) -> Flow[Any]:
-        """Return the body of an answer. Raises RateLimitUnavailable if there is none in time, ServiceError for a 4xx."""
+    def _asked(self, path: str, body: Any, read: Callable[[Any], Result]) -> Flow[Result]:
+        """Return what an answer says. Raises RateLimitUnavailable if there is none in time, ServiceError for a 4xx."""
         now = time.monotonic()
         if self._breaker.outage is not None and now < self._next_probe:
             raise RateLimitUnavailable(str(self._breaker.outage))
         self._next_probe = now + _PROBE_SECONDS
         reply = yield Ask(path, body)
-        if isinstance(reply, Outage):
-            self._breaker.failed(reply, now)
-            raise RateLimitUnavailable(str(reply))
+        found = reply if isinstance(reply, Outage) else _read(reply, read)
+        if isinstance(found, Outage):
+            self._breaker.failed(found, now)
+            raise RateLimitUnavailable(str(found))
         self._breaker.succeeded()
-        if (
-            reply.status in (200, 429)
-            and isinstance(reply.body, dict)
-            and reply.body.keys() & {"allowed", "results", "held"}
-        ):
-            return reply.body
+        if found is not None:
+            return found
         if reply.status >= 500 or reply.status == 429:
             raise RateLimitUnavailable(f"status {reply.status}", wait_of(reply.retry_after))
         problem = reply.body if isinstance(reply.body, dict) else {}
@@ -187,6 +179,16 @@ class Flows:
             retry_after=result.retry_after,
             degraded=reason,
         )
+
+
+def _read(reply: Reply, read: Callable[[Any], Result]) -> Result | Outage | None:
+    """Return what an answer says; None for a 4xx or 5xx that is no decision; an outage if it is not the service's at all."""
+    if reply.status in (200, 429):
+        with suppress(KeyError, TypeError, AttributeError, ValueError):
+            return read(reply.body)
+    if reply.status >= 400:
+        return None
+    return Outage("answer", f"status {reply.status} with a body that is not of the service: is a proxy in between?")
 
 
 def _word(error: RateLimitUnavailable) -> str:
@@ -248,12 +250,12 @@ def reply_of(response: httpx2.Response) -> Reply:
     """Return what a flow needs of a response."""
     try:
         body = response.json()
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         body = None
     return Reply(response.status_code, response.headers.get("retry-after"), body)
 
 
-def outage_of(error: httpx2.TransportError) -> Outage:
+def outage_of(error: httpx2.RequestError) -> Outage:
     """Return why there is no response."""
     reason = "timeout" if isinstance(error, httpx2.TimeoutException) else "connection"
     return Outage(reason, str(error) or type(error).__name__)

@@ -111,20 +111,54 @@ def test_service_that_is_down_costs_nothing_and_is_tried_again(service, colour):
 
 
 @pytest.mark.parametrize(
-    ("status", "body"), [(500, b"oops"), (503, b"{}"), (429, b'{"detail":"too much"}'), (200, b"[]"), (502, b"<html>")]
+    ("status", "body"), [(500, b"oops"), (503, b"{}"), (429, b'{"detail":"too much"}'), (502, b"<html>")]
 )
-def test_answer_that_is_no_decision_is_an_outage_or_an_error_never_a_crash(colour, status, body):
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(status, content=body)
-
-    client = made(colour, "http://service", "k", transport=httpx2.MockTransport(answer))
-    if status == 200:
-        with pytest.raises(ServiceError):
-            client.check("r", "u")
-    else:
-        found = client.check("r", "u")
-        assert (found.allowed, found.degraded) == (True, f"status {status}")
+def test_answer_that_is_no_decision_is_an_outage(colour, status, body):
+    client = answered_by(colour, status, body)
+    found = client.check("r", "u")
+    assert (found.allowed, found.degraded) == (True, f"status {status}")
     client.close()
+
+
+GARBAGE = {
+    "page": (200, b"<html>", {}),
+    "nothing": (200, b"", {}),
+    "list": (200, b"[]", {}),
+    "of others": (200, b'{"allowed": true}', {}),
+    "words": (200, b'{"allowed": "no", "remaining": 1, "limit": 1, "reset_at": 1}', {}),
+    "wait": (200, b'{"allowed": true, "remaining": 1, "limit": 1, "reset_at": 1, "retry_after_ms": "x"}', {}),
+    "limits": (200, b'{"allowed": true, "remaining": 1, "limit": 1, "reset_at": 1, "limits": [5]}', {}),
+    "too few": (200, b'{"results": []}', {}),
+    "deep": (200, b"[" * 100_000, {}),
+    "number": (200, b'{"allowed": ' + b"9" * 5000 + b"}", {}),
+    "redirect": (302, b"", {"location": "http://elsewhere"}),
+    "no content": (204, b"", {}),
+    "gzip": (200, b"nonsense", {"content-encoding": "gzip"}),
+}
+
+
+@pytest.mark.parametrize("case", GARBAGE)
+def test_answer_that_is_not_of_the_service_is_an_outage_and_never_a_crash(colour, case):
+    status, body, headers = GARBAGE[case]
+    client = answered_by(colour, status, body, headers)
+    reason = "connection" if case == "gzip" else "answer"
+    assert client.check("r", "u").degraded == reason
+    assert [one.degraded for one in client.check_batch([Check("r", "u"), Check("r", "v")])] == [reason] * 2
+    assert client.renew("slot") is False
+    client.close()
+    closed = answered_by(colour, status, body, headers, on_outage="closed")
+    with pytest.raises(RateLimitUnavailable):
+        closed.check("r", "u")
+    closed.close()
+
+
+def answered_by(colour, status, body, headers=None, **options):
+    """Return a client whose every request gets the same answer."""
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(status, stream=httpx2.ByteStream(body), headers=headers)
+
+    return made(colour, "http://service", "k", transport=httpx2.MockTransport(answer), **options)
 
 
 @pytest.mark.parametrize(
@@ -167,8 +201,23 @@ def test_answer_has_the_headers_for_ones_own_caller(answer, lines):
     assert answer.to_headers() == lines
 
 
+THEN = "Thu, 01 Jan 1970 00:00:00"
+
+
 @pytest.mark.parametrize(
-    ("text", "seconds"), [(None, 1), ("", 1), ("7", 7), ("-3", 0), ("soon", 1), ("Thu, 01 Jan 1970 00:00:00 GMT", 0)]
+    ("text", "seconds"),
+    [
+        (None, 1),
+        ("", 1),
+        ("7", 7),
+        ("-3", 0),
+        ("soon", 1),
+        ("nan", 1),
+        ("inf", 1),
+        (THEN, 0),
+        (THEN + " GMT", 0),
+        (THEN + " -0000", 0),
+    ],
 )
 def test_retry_after_is_read_as_a_number_or_a_date(text, seconds):
     assert wait_of(text) == seconds
