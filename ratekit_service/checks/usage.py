@@ -11,6 +11,7 @@ from ratekit.core.protocol import Operation
 from ratekit_service.administration import problems, refuse_unknown_query
 from ratekit_service.checks import answers, models, quotas, requests
 from ratekit_service.checks.routes import Reader
+from ratekit_service.configuration.records import Plan
 from ratekit_service.problems import invalid
 
 if TYPE_CHECKING:
@@ -20,11 +21,12 @@ router = APIRouter(tags=["deciding"])
 
 
 class PlanUsage(BaseModel):
-    """A plan of the tenant, with its limits as texts."""
+    """A plan of the tenant, with its limits as texts, and the units that a cost names; none if it counts requests only."""
 
     id: str
     name: str
     limits: list[str]
+    units: list[str]
 
 
 class Usage(BaseModel):
@@ -52,8 +54,7 @@ async def usage(
     tenant = service.decider.tenant_of(key)
     configuration = service.refresher.configuration
     plans = [plan for plan in configuration.plans_of(tenant.id) if not plan.is_rule]
-    shown = [PlanUsage(id=plan.id, name=plan.name, limits=list(map(str, plan.policy.limits))) for plan in plans]
-    answer = Usage(tenant=tenant.name, config_version=configuration.version, plans=shown)
+    answer = Usage(tenant=tenant.name, config_version=configuration.version, plans=list(map(_plan, plans)))
     if (resource is None) != (subject is None):
         raise invalid("a resource and a subject belong together", "subject" if subject is None else "resource")
     if resource is None or subject is None:
@@ -64,6 +65,10 @@ async def usage(
     answer.plan_id, answer.limits = target.plan.id, [_shown(state) for state in states]
     answer.degraded = None if decision.result is None else decision.result.degraded
     return answer
+
+
+def _plan(plan: Plan) -> PlanUsage:
+    return PlanUsage(id=plan.id, name=plan.name, limits=list(map(str, plan.policy.limits)), units=list(plan.units))
 
 
 def _shown(state: answers.LimitState) -> models.LimitState:

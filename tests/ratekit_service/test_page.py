@@ -240,6 +240,21 @@ def test_tenant_gets_a_plan_and_a_key_and_its_limit_bites(page):
     expect_counts(send(page, "Burst A", 3, "ann"), 2, 1)
 
 
+def test_burst_of_a_plan_with_units_costs_so_many_of_each(page, demo):
+    with httpx2.Client(base_url=f"{demo}/v1/admin", headers={"authorization": f"Bearer {TOKEN}"}) as client:
+        tenant = client.post("/tenants", json={"name": "writers"}).json()["id"]
+        limits = ["60/h", "1000 tokens/h", "500000 pages/month Europe/Berlin"]
+        plan = client.post("/plans", json={"tenant_id": tenant, "name": "llm", "limits": limits}).json()["id"]
+        made = client.post("/keys", json={"tenant_id": tenant, "name": "app", "plan_id": plan}).json()["key"]
+    page.get_by_label("API key").fill(made)
+    page.get_by_label("API key").blur()
+    choose(page, "Burst A", re.compile("^llm "))
+    page.get_by_label("Cost of each").fill("300")
+    shown = send(page, "Burst A", 5, "ann")
+    expect_counts(shown, 3, 2)
+    expect(shown.locator(".curl")).to_contain_text('"cost":{"tokens":300,"pages":300}')
+
+
 def test_picture_in_the_documentation_is_of_this_page(page):
     """`make pictures` puts the picture that this test takes into docs/images."""
     page.set_viewport_size(PICTURE)

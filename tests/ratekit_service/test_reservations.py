@@ -314,6 +314,7 @@ async def test_headers_and_usage_show_every_unit(service):
     usage = await service.client.get("/v1/usage", params=PLACE, headers={"x-api-key": caller.key})
     assert [(one["unit"], one["used"]) for one in usage.json()["limits"]] == [("requests", 1), ("tokens", 800)]
     assert usage.json()["plans"][0]["limits"] == ["60/min", "1000 tokens/min"]
+    assert usage.json()["plans"][0]["units"] == ["requests", "tokens"]
 
 
 async def test_share_keeps_room_for_others(service):

@@ -10,6 +10,12 @@ const LOOKS = 20;
 const RELEASE_MILLISECONDS = 500;
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
+// A plan that counts tokens is asked for so many tokens. Requests cost 1 beside other units.
+function costByUnit(units, cost) {
+  const others = units.filter((unit) => unit !== "requests");
+  return others.length ? Object.fromEntries(others.map((unit) => [unit, cost])) : cost;
+}
+
 export class Lane {
   // title: "Burst A"; chosen: the algorithm or the name of the plan to begin with.
   constructor(title, resource, chosen) {
@@ -56,7 +62,8 @@ export class Lane {
   request({ subject, cost }) {
     const body = { resource: this.find("[name=resource]").value, subject, cost };
     const chosen = this.select.value;
-    if (chosen.startsWith("plan:")) return { path: "/v1/", body: { ...body, plan_id: chosen.slice(5) } };
+    const plan = this.plans.find(({ id }) => chosen === `plan:${id}`);
+    if (plan) return { path: "/v1/", body: { ...body, cost: costByUnit(plan.units, cost), plan_id: plan.id } };
     const numbers = [...this.root.querySelectorAll(".numbers input")].map((input) => [input.name, input.valueAsNumber]);
     return { path: "/v1/demo/", body: { ...body, plan: { algorithm: chosen, ...Object.fromEntries(numbers) } } };
   }
