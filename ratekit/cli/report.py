@@ -10,6 +10,7 @@ import click
 from ratekit.admin.explain import printable
 from ratekit.cli.session import Session, coloured, table, with_store
 from ratekit.core.limit_text import format_seconds
+from ratekit.core.limits import REQUESTS
 from ratekit.report import Affected, LimitReport, ReportSize, SubjectUse, clear_report, read_report
 from ratekit.report.export import as_csv, as_document, as_share, as_time, times_over
 
@@ -100,12 +101,17 @@ def _lines(found: Sequence[LimitReport], question: Question) -> Iterator[str]:
 
 
 def _row(found: LimitReport, question: Question) -> list[str]:
-    row = [found.endpoint, found.limit, found.mode, f"{found.max_requests} per {format_seconds(found.window)} s"]
+    row = [found.endpoint, found.limit, found.mode, _maximum(found)]
     row += [str(found.requests), _part(found.denied + found.would_deny, found.requests), str(found.subjects)]
     row.append(_affected(found.affected_by()))
     row += [str(found.limit_for(question.share))] if question.share is not None else []
     row += [_affected(found.affected_by(question.candidate))] if question.candidate is not None else []
     return row
+
+
+def _maximum(found: LimitReport) -> str:
+    unit = "" if found.unit == REQUESTS else f" {found.unit}"
+    return f"{found.max_requests}{unit} per {found.calendar or f'{format_seconds(found.window)} s'}"
 
 
 def _subjects(found: LimitReport, top: int) -> Iterator[str]:

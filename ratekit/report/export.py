@@ -10,18 +10,18 @@ from typing import Any
 
 from ratekit.report.model import Affected, LimitReport, SubjectUse
 
+_ABOUT = ("endpoint", "limit", "mode", "max_requests", "unit", "window", "calendar")
 _COLUMNS = (
-    *("endpoint", "limit", "mode", "max_requests", "window", "kind"),
+    *(*_ABOUT, "kind"),
     *("subject", "refused", "refused_at_most", "peak", "times_over", "first", "last"),
 )
 
 
 def as_document(report: LimitReport, top: int) -> dict[str, Any]:
     """Return the report of a limit as values for JSON, with at most `top` subjects of each kind."""
-    names = ("endpoint", "limit", "policy", "mode", "algorithm", "max_requests", "window", "requests")
-    counts = ("allowed", "denied", "would_deny", "degraded", "subjects")
+    others = ("policy", "algorithm", "requests", "allowed", "denied", "would_deny", "degraded", "subjects")
     return {
-        **{name: getattr(report, name) for name in (*names, *counts)},
+        **{name: getattr(report, name) for name in (*_ABOUT, *others)},
         "first": as_time(report.first),
         "last": as_time(report.last),
         "affected": as_share(report.affected_by()),
@@ -56,7 +56,7 @@ def times_over(report: LimitReport, use: SubjectUse) -> float | None:
 
 
 def _rows(report: LimitReport, top: int) -> Iterator[dict[str, Any]]:
-    about = {name: getattr(report, name) for name in _COLUMNS[:5]}
+    about = {name: getattr(report, name) for name in _ABOUT}
     for kind, uses in (("refused", report.refused), ("near", report.near)):
         for use in uses[:top]:
             yield {**about, "kind": kind, **{name: _safe(value) for name, value in _as_values(report, use).items()}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ratekit.core.errors import ConfigurationError
+from ratekit.core.limits import REQUESTS
 
 NEAR = 0.8  # of the maximum
 
@@ -52,6 +53,8 @@ class LimitReport:
     highest: tuple[SubjectUse, ...]  # by peak, the highest first
     sample: tuple[int, ...]  # the peaks of a random sample of subjects, the highest first
     is_complete: bool  # every subject is in `highest`
+    unit: str = REQUESTS  # what max_requests and peaks count; refusals are requests
+    calendar: str = ""  # the periods that are its windows, such as "month Europe/Berlin"; window is then the longest of them
 
     @property
     def requests(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ratekit.admin.commands import Flow, as_text, as_texts
 from ratekit.core import clock, keys
+from ratekit.core.limits import REQUESTS
 from ratekit.report.model import LimitReport, SubjectUse
 from ratekit.report.tally import Series
 from ratekit.report.write import DAY, MOST_HASH, OUTCOMES, ReportSize, SeriesKeys, pairs, run_all
@@ -130,6 +131,8 @@ class Merged:
             highest=tuple(self._use(name) for name in highest),
             sample=tuple(sorted((int(self._sample_peaks.get(name, 0)) for name, _ in smallest), reverse=True)),
             is_complete=is_complete,
+            unit=about.get("unit", REQUESTS),
+            calendar=about.get("calendar", ""),
             **self._totals,
         )
 

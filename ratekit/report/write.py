@@ -134,6 +134,7 @@ def _totals(names: SeriesKeys, tally: SeriesTally, *, is_new: bool) -> Iterator[
     mode = "shadow" if limit.shadow else str(tally.mode)
     about: list[Any] = ["policy", tally.policy, "mode", mode, "algorithm", str(limit.algorithm)]
     about += ["max_requests", limit.capacity, "window", format_seconds(limit.window)]
+    about += ["unit", limit.unit, "calendar", "" if limit.calendar is None else str(limit.calendar)]
     if times:
         about += ["last", _ms(max(times)), *(["first", _ms(min(times))] if is_new else [])]
     yield ("HSET", names.totals, *about)

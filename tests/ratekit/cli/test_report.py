@@ -48,6 +48,17 @@ def test_report_is_a_table_of_limits_and_of_subjects(ratekit):
     assert "user:8" not in ended.out
 
 
+def test_report_says_units_and_periods_of_calendars(ratekit, url):
+    with RateLimiter(url, deadline=5) as limiter:
+        reporter = Reporter(limiter, subjects="plain", interval=3600).start()
+        limiter.check(Policy("/chat", ["90000 tokens/min", "3000000 tokens/month Europe/Berlin"]), "u", cost={"tokens": 8})
+        reporter.close()
+    maxima = [" ".join(line.split()[3:-6]) for line in ratekit("report").out.splitlines()[1:]]
+    assert maxima == ["90000 tokens per 60 s", "3000000 tokens per month Europe/Berlin"]
+    (minute, month) = json.loads(ratekit("report", "--json").out)["limits"]
+    assert [(one["unit"], one["calendar"]) for one in (minute, month)] == [("tokens", ""), ("tokens", "month Europe/Berlin")]
+
+
 @pytest.mark.usefixtures("reported")
 def test_report_says_which_limit_affects_how_many(ratekit):
     lines = ratekit("report", "/search", "--share", "20%", "--if", "9", "--top", "0").out.splitlines()

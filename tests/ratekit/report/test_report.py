@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from datetime import UTC, datetime
 from itertools import accumulate
 
 import pytest
@@ -81,6 +82,32 @@ def decided(reporter: Reporter, limiter: RateLimiter, policy: Policy, subject: s
 def zipf(subjects: int, requests: int) -> list[str]:
     weights = list(accumulate(1 / rank for rank in range(1, subjects + 1)))
     return [f"user:{number}" for number in random.Random(7).choices(range(subjects), cum_weights=weights, k=requests)]
+
+
+def test_each_unit_and_each_period_of_a_calendar_has_a_report_of_its_own(limiter, reporters, ratekit_clock):
+    """Peaks are in the unit of the limit; what was refused by one limit was asked of the others, too."""
+    ratekit_clock.set(datetime(2027, 1, 30, tzinfo=UTC).timestamp())
+    limits = ["60/min", "1000 tokens/min", "3000 tokens/month Europe/Berlin"]
+    llm, reporter = Policy("llm", limits), reporters()
+    assert decided(reporter, limiter, llm, "org:7", 3, cost={"tokens": 400}) == [True, True, False]
+    assert decided(reporter, limiter, llm, "org:8", 1, cost={"tokens": 10}) == [True]
+    ratekit_clock.set(datetime(2027, 2, 2, tzinfo=UTC).timestamp())
+    assert decided(reporter, limiter, llm, "org:7", 1, cost={"tokens": 4000}) == [False]
+    reporter.flush()
+    found = {one.limit: one for one in report.read_report(limiter, size=ReportSize(days=9))}
+    about = {name: (one.unit, one.calendar, one.max_requests) for name, one in found.items()}
+    assert about == {
+        "60s": ("requests", "", 60),
+        "tokens-60s": ("tokens", "", 1000),
+        "tokens-month": ("tokens", "month Europe/Berlin", 3000),
+    }
+    assert {name: [(use.subject, use.refused, use.peak) for use in one.refused] for name, one in found.items()} == {
+        "60s": [],
+        "tokens-60s": [("org:7", 2, 4000)],
+        "tokens-month": [("org:7", 1, 4000)],
+    }
+    highest = {name: {use.subject: use.peak for use in one.highest} for name, one in found.items()}
+    assert (highest["60s"], highest["tokens-month"]) == ({"org:7": 2, "org:8": 1}, {"org:7": 4000, "org:8": 10})
 
 
 def test_true_top_20_are_in_the_report_of_skewed_traffic_by_several_writers(store, limiter, reporters):
