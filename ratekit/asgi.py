@@ -59,7 +59,7 @@ class RateLimitMiddleware:
         **keywords: Unpack[MiddlewareKeywords],
     ) -> None:
         self.app = app
-        options, of_limiter, fleet_mode = split_arguments(keywords)
+        options, of_limiter, fleet_mode = split_arguments(keywords, type(self))
         self.limiter = limiter or AsyncRateLimiter(store, **of_limiter)
         if fleet_mode:
             follow(limiter if limiter is not None else store)

@@ -76,7 +76,7 @@ def _tables(app: Starlette) -> Iterator[tuple[Rules, str]]:
         kind: Any = middleware.cls
         if not (isinstance(kind, type) and issubclass(kind, RateLimitMiddleware)) or issubclass(kind, RuleMiddleware):
             continue
-        options: Any = split_arguments(dict(middleware.kwargs))[0]
+        options: Any = split_arguments(dict(middleware.kwargs), kind)[0]
         table, exempt = options.get("rules"), options.get("exempt", ())
         if table is None or isinstance(table, Mapping):
             default, cost = options.get("default", "100/min"), options.get("cost", 1)

@@ -50,8 +50,12 @@ class Calendar:
         if not isinstance(self.period, str) or self.period not in _LONGEST_DAYS:
             raise ConfigurationError(f"period {self.period!r} is unknown: it is one of {', '.join(_LONGEST_DAYS)}")
         name = self.tz or os.environ.get(TIME_ZONE_VARIABLE) or DEFAULT_TIME_ZONE
+        try:
+            _zone(name)
+        except ConfigurationError as error:
+            where = "" if self.tz else f"{TIME_ZONE_VARIABLE}: "
+            raise ConfigurationError(f"{where}{error}") from None
         object.__setattr__(self, "tz", name)
-        _zone(name)
         self._check_anchor()
         self._check_starts()
 

@@ -43,9 +43,16 @@ def qualified(policy: Policy, qualifier: str) -> Policy:
 
 
 @lru_cache(maxsize=1024)
-def _with_meaning(policy: Policy, qualifier: str) -> Policy:
-    limits = [limit if _keeps_name(limit) else replace(limit, name=f"{qualifier}-{limit.name}") for limit in policy.limits]
-    return Policy(policy.name, limits)
+def _with_meaning(policy: Policy, cost: str, outcomes: str) -> Policy:
+    return Policy(policy.name, [_meaning(limit, cost, outcomes) for limit in policy.limits])
+
+
+def _meaning(limit: Limit, cost: str, outcomes: str) -> Limit:
+    """Return a limit with its meaning in its name. Clients are not shown which outcomes count: who guesses may use it."""
+    if _keeps_name(limit):
+        return limit
+    named = replace(limit, name="-".join(part for part in (cost, outcomes, limit.name) if part))
+    return named.with_title(f"outcomes {limit.title}") if outcomes else named
 
 
 def with_meaning(policy: Policy, meaning: Meaning) -> Policy:
@@ -53,8 +60,8 @@ def with_meaning(policy: Policy, meaning: Meaning) -> Policy:
 
     A limit that has a name keeps it, so that limiters of different costs can share a budget; so does one that counts slots.
     """
-    parts = [part for part in (_cost_name(policy, meaning.cost), meaning.outcomes) if part]
-    return _with_meaning(policy, "-".join(parts)) if parts else policy
+    cost = _cost_name(policy, meaning.cost)
+    return _with_meaning(policy, cost, meaning.outcomes) if cost or meaning.outcomes else policy
 
 
 def _cost_name(policy: Policy, cost: int | Mapping[str, int] | Callable[[Any], Any]) -> str:

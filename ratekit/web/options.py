@@ -331,13 +331,13 @@ def _warn_of_claims(by: KeyFunction) -> None:
     )
 
 
-def split_arguments(keywords: Mapping[str, Any]) -> tuple[MiddlewareArguments, LimiterOptions, bool]:
-    """Split the keyword arguments of a middleware: its own, those of its limiter, and fleet_mode.
+def split_arguments(keywords: Mapping[str, Any], of: type) -> tuple[MiddlewareArguments, LimiterOptions, bool]:
+    """Split the keyword arguments of a middleware, which is a class: its own, those of its limiter, and fleet_mode.
 
     A misspelt one is a TypeError that names the right one.
     """
     own, of_limiter = MiddlewareArguments.__annotations__, LimiterOptions.__annotations__
-    refuse_unknown("RateLimitMiddleware", keywords, {*own, *of_limiter, "store", "limiter", "fleet_mode"})
+    refuse_unknown(of.__name__, keywords, {*own, *of_limiter, "store", "limiter", "fleet_mode"})
     options: Any = {name: value for name, value in keywords.items() if name in own}
     limiter: Any = {name: value for name, value in keywords.items() if name in of_limiter}
     return options, limiter, bool(keywords.get("fleet_mode", False))

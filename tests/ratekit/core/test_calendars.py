@@ -161,6 +161,19 @@ def test_time_zone_is_that_of_the_environment_unless_it_is_said(monkeypatch):
     assert (Calendar("day").tz, Calendar("day", tz="UTC").tz) == ("Asia/Tokyo", "UTC")
 
 
+def test_time_zone_of_the_environment_that_is_none_is_told_by_the_name_of_the_variable(monkeypatch):
+    monkeypatch.setenv("RATEKIT_TZ", "Mars/Olympus")
+    with pytest.raises(ConfigurationError, match="RATEKIT_TZ: tz 'Mars/Olympus' is not a time zone"):
+        Limit.parse("5/month")
+
+
+@pytest.mark.parametrize("anchor", [0, 32, -1, 10**30, True])
+@pytest.mark.parametrize("rate", ["5/day UTC", "5/week UTC", "5/month", "5/year"])
+def test_anchor_that_is_no_day_is_refused_whatever_the_period(rate, anchor):
+    with pytest.raises(ConfigurationError, match="is not a day of a month between 1 and 31"):
+        Policy("quota", rate).anchored(anchor)
+
+
 def test_policy_is_anchored_for_a_subject_under_the_same_keys():
     policy = Policy("quota", ["60/min", "10000/month"])
     anchored = policy.anchored(datetime(2024, 1, 31, 9, tzinfo=UTC))

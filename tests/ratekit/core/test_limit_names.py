@@ -127,6 +127,8 @@ def test_name_is_the_same_in_every_process():
 def test_outcomes_are_part_of_a_name_and_slots_and_given_names_are_not_changed():
     policy = Policy("x", ["100/min", "mine=5/h", Limit(3, 300, algorithm="concurrency")])
     assert names(with_meaning(policy, Meaning(1, "count-401"))) == ["count-401-60s", "mine", names(policy)[2]]
+    titles = [limit.title for limit in qualified(with_meaning(policy, Meaning(1, "count-401-reset-200")), "post").limits]
+    assert titles[:2] == ["outcomes minute", "post-mine"]  # which outcomes count is not for those who guess
     assert names(with_meaning(Policy("x", "5/min"), Meaning(50, "count-401"))) == ["cost-50-count-401-60s"]
     tokens = Policy("x", Limit(5, 60, unit="tokens"))
     assert names(with_meaning(tokens, Meaning(50, "count-401"))) == ["count-401-tokens-60s"]
