@@ -11,10 +11,11 @@ Any method is answered, as proxies use the client's own. Bodies are not read.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
+
+import msgspec
 
 from ratekit.asgi import App, Receive, Scope, Send
 from ratekit.core.errors import ConfigurationError
@@ -27,13 +28,16 @@ from ratekit.web.requests import asgi_header_lines, asgi_peer
 PATH = "/v1/authorize"
 STATUS_HEADER = b"x-ratelimit-status"
 DEFAULT_BY = "header:x-ratekit-subject"
-_FIELDS = ("resource", "by", "cost", "refuse", "plan_id")
+_FIELDS = ("resource", "by", "cost", "refuse", "closed", "plan_id")
 _LONGEST_QUERY = 4096
 _LONGEST_COST = 500
 _ONE_HOP = TrustedProxies.of(1)
 _STATUSES = {200: b"ok", 401: b"unauthorized", 403: b"forbidden", 429: b"limited", 503: b"unavailable"}
 _CAUSED = (400, 404, 413, 422)  # what is wrong with a question
-STATUS_WORDS = tuple(word.decode() for word in _STATUSES.values())
+_CLOSED = b"closed"
+STATUS_WORDS = tuple(word.decode() for word in (*_STATUSES.values(), _CLOSED))
+_HIDDEN = {b"x-ratekit-config-version", b"www-authenticate"}  # some proxies show all lines to clients: these are not theirs
+_encode = msgspec.json.Encoder().encode
 
 
 class Authorization(NamedTuple):
@@ -48,11 +52,19 @@ class Authorization(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A status, header lines without the length, and a body."""
+    """A status, header lines without the length, and a body that is still to be encoded."""
 
     status: int
     headers: list[RawLine]
-    body: bytes
+    body: Any
+    is_closed: bool = False  # refused, as the store does not answer and the plan is closed then
+
+
+class _Statuses(NamedTuple):
+    """The statuses that the proxy has asked for."""
+
+    refuse: int = 429
+    closed: int = 503
 
 
 Authorize = Callable[[Authorization], Awaitable[Answer]]
@@ -74,14 +86,14 @@ class AuthorizeMiddleware:
         if scope["type"] != "http" or not (scope["path"] == PATH or scope["path"].startswith(f"{PATH}/")):
             await self.app(scope, receive, send)
             return
-        refuse = 429
+        statuses = _Statuses()
         try:
             given = _given(scope)
-            refuse = _refuse(given)
+            statuses = _statuses(given)
             answer = await self._authorize(_authorization(given, scope))
         except UnusableAuthorizationError as error:
             answer = _problem(str(error))
-        await _send(_with_status(answer, refuse), send)
+        await _send(_with_status(answer, statuses), send)
 
 
 def _given(scope: Scope) -> Mapping[str, str]:
@@ -114,14 +126,29 @@ def _authorization(given: Mapping[str, str], scope: Scope) -> Authorization:
 def _subject(by: str, scope: Scope, peer: str | None) -> str:
     """Return who is limited: what the proxy vouches for."""
     if by == "ip":
-        return _ONE_HOP.subject(peer, asgi_header_lines(scope, "x-forwarded-for"))
+        return _address(scope, peer)
     kind, _, name = by.partition(":")
-    if kind != "header" or not name:
-        raise UnusableAuthorizationError(f"by {by[:100]!r} is neither 'ip' nor 'header:' with a name")
+    if kind not in ("header", "line") or not name:
+        raise UnusableAuthorizationError(f"by {by[:100]!r} is neither 'ip' nor 'header:' or 'line:' with a name")
     subject = _header(scope, name.lower())
     if not subject:
         raise UnusableAuthorizationError(f"the header {name[:100]!r} is missing or empty: the proxy has to set it")
+    if kind == "header" and "," in subject:
+        raise UnusableAuthorizationError(
+            f"the header {name[:100]!r} has a comma, by which proxies join several lines: the proxy has to replace what "
+            f"clients send; by 'line:{name[:100]}' takes commas as part of the value"
+        )
     return subject
+
+
+def _address(scope: Scope, peer: str | None) -> str:
+    """Return the client's address. Without the header everybody would be limited by the address of the proxy."""
+    forwarded = asgi_header_lines(scope, "x-forwarded-for")
+    if not forwarded:
+        raise UnusableAuthorizationError(
+            "the header 'x-forwarded-for' is missing: by 'ip' needs it, and the proxy has to set it"
+        )
+    return _ONE_HOP.subject(peer, forwarded)
 
 
 def _header(scope: Scope, name: str) -> str | None:
@@ -141,32 +168,49 @@ def _cost(given: Mapping[str, str]) -> CostGiven:
         raise UnusableAuthorizationError(str(error)) from None
 
 
-def _refuse(given: Mapping[str, str]) -> int:
-    text = given.get("refuse", "429")
-    if text not in ("429", "403"):
-        raise UnusableAuthorizationError(f"refuse {text[:100]!r} is neither 429 nor 403")
-    return int(text)
-
-
-def _with_status(answer: Answer, refuse: int) -> Answer:
-    """Return the answer with a line that tells a refusal from a bad key, whatever its status; nginx passes no 429 on.
-
-    Nor a 400 or a 422, which a client can cause by a subject that is empty or too long: a proxy that lets pass what it does
-    not understand would let that pass. So these are refused by the same status, if it is not 429.
-    """
-    line = (STATUS_HEADER, _STATUSES.get(answer.status, b"error"))
-    status = refuse if answer.status == 429 or (refuse != 429 and answer.status in _CAUSED) else answer.status
-    return Answer(status, [*answer.headers, line], answer.body)
-
-
-def _problem(detail: str) -> Answer:
-    body = {"type": "about:blank", "title": "The proxy has not said what is limited", "status": 400, "detail": detail}
-    return Answer(
-        400, [(b"content-type", PROBLEM_TYPE.encode()), (b"cache-control", b"no-store")], json.dumps(body).encode()
+def _statuses(given: Mapping[str, str]) -> _Statuses:
+    return _Statuses(
+        _one_of("refuse", given.get("refuse", "429"), "429"), _one_of("closed", given.get("closed", "503"), "503")
     )
 
 
+def _one_of(field: str, text: str, default: str) -> int:
+    if text not in (default, "403"):
+        raise UnusableAuthorizationError(f"{field} {text[:100]!r} is neither {default} nor 403")
+    return int(text)
+
+
+def _with_status(answer: Answer, statuses: _Statuses) -> Answer:
+    """Return the answer with its status, and with a line that tells a refusal from a bad key, whatever the status is."""
+    status = _status(answer, statuses)
+    word = _CLOSED if answer.is_closed else _STATUSES.get(answer.status, b"error")
+    lines = [line for line in answer.headers if line[0] not in _HIDDEN]
+    body = answer.body
+    if isinstance(body, dict) and "status" in body:
+        body = body | {"status": status}
+    return Answer(status, [*lines, (STATUS_HEADER, word)], body)
+
+
+def _status(answer: Answer, statuses: _Statuses) -> int:
+    """Return the status that the proxy has asked for. nginx makes a 500 of a 429, and Envoy an outage of a 503.
+
+    nginx also makes a 500 of a 400 or a 422, which a client can cause by a subject that is empty or too long: a proxy that
+    lets pass what it does not understand would let that pass. So these are refused by the same status, if it is not 429.
+    """
+    if answer.is_closed:
+        return statuses.closed
+    if answer.status == 429 or (statuses.refuse != 429 and answer.status in _CAUSED):
+        return statuses.refuse
+    return answer.status
+
+
+def _problem(detail: str) -> Answer:
+    body = {"type": "about:blank", "title": "The proxy has asked what makes no sense", "status": 400, "detail": detail}
+    return Answer(400, [(b"content-type", PROBLEM_TYPE.encode()), (b"cache-control", b"no-store")], body)
+
+
 async def _send(answer: Answer, send: Send) -> None:
-    lines = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
+    body = _encode(answer.body)
+    lines = [*answer.headers, (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": answer.status, "headers": lines})
-    await send({"type": "http.response.body", "body": answer.body})
+    await send({"type": "http.response.body", "body": body})

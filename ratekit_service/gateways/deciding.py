@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import msgspec
 
+from ratekit_service.checks.answers import CheckAnswer
 from ratekit_service.checks.requests import CheckRequest
 from ratekit_service.gateways.authorize import PATH, Answer, Authorization, Authorize
 from ratekit_service.problems import Problem
 from ratekit_service.service import Service
 
-_encode = msgspec.json.Encoder().encode
 _SCOPE = "check"  # that a key needs
+
+
+class AuthorizeAnswer(msgspec.Struct, gc=False):
+    """The body of a decision. Some proxies show it to clients, so it has what is theirs to know, and no id of a plan."""
+
+    allowed: bool
+    remaining: int
+    reset_at: float
+    retry_after_ms: int | None
+    limit: int
+    rule: str
 
 
 def authorize_by(service: Service) -> Authorize:
@@ -21,11 +32,15 @@ def authorize_by(service: Service) -> Authorize:
             key = service.authentication.key(asked.api_key, _SCOPE, asked.peer or "")
             checked = await service.handlers.check(key, _request(asked))
         except Problem as problem:
-            return Answer(problem.status, problem.headers, problem.body)
+            return Answer(problem.status, problem.headers, problem.members, is_closed="degraded" in problem.members)
         service.note(PATH, checked.decisions)
-        return Answer(checked.status, checked.headers, _encode(checked.body))
+        return Answer(checked.status, checked.headers, _shown(checked.body))
 
     return authorize
+
+
+def _shown(body: CheckAnswer) -> AuthorizeAnswer:
+    return AuthorizeAnswer(*(getattr(body, name) for name in AuthorizeAnswer.__struct_fields__))
 
 
 def _request(asked: Authorization) -> CheckRequest:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from ratekit_service.administration import problems
 from ratekit_service.bounds import LONGEST_ID, LONGEST_NAME
 from ratekit_service.checks.routes import LIMITED, NUMBERS
 from ratekit_service.gateways.authorize import DEFAULT_BY, PATH, STATUS_WORDS
+from ratekit_service.gateways.deciding import AuthorizeAnswer
 
 _STATUS = {
     "x-ratelimit-status": {
@@ -17,9 +20,16 @@ _STATUS = {
 }
 _FIELDS: dict[str, tuple[str, dict[str, Any]]] = {
     "resource": ("What is limited.", {"type": "string", "minLength": 1, "maxLength": LONGEST_NAME}),
-    "by": ("Who: `ip`, or `header:` and a name.", {"type": "string", "default": DEFAULT_BY, "examples": ["ip"]}),
+    "by": (
+        "Who: `ip`, `header:` and a name, or `line:` and the name of a header whose value may have commas.",
+        {"type": "string", "default": DEFAULT_BY, "examples": ["ip"]},
+    ),
     "cost": ("How much: 5, or by unit tokens=800.", {"type": "string", "default": "1"}),
     "refuse": ("The status of a refusal.", {"type": "string", "enum": ["429", "403"], "default": "429"}),
+    "closed": (
+        "The status where the plan is closed while the store is away.",
+        {"type": "string", "enum": ["503", "403"], "default": "503"},
+    ),
     "plan_id": ("By which plan.", {"type": "string", "minLength": 1, "maxLength": LONGEST_ID}),
 }
 _SUBJECT = {
@@ -65,10 +75,11 @@ def _responses() -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {
         int(status): dict(one) for status, one in problems(400, 401, 404, 408, 413, 422, 503).items()
     }
-    decision = {"application/json": {"schema": {"$ref": "#/components/schemas/CheckAnswer"}}}
+    _, schemas = msgspec.json.schema_components([AuthorizeAnswer])
+    decision = {"application/json": {"schema": schemas[AuthorizeAnswer.__name__]}}
     problem = found[400]["content"]
     found[200] = {"description": "It may pass.", "content": decision, "headers": NUMBERS}
     found[429] = {"description": "Refused.", "content": decision | problem, "headers": NUMBERS | LIMITED}
-    refused = "The key is not for this; or refused, with `refuse=403`, for proxies that know no 429."
+    refused = "The key is not for this; or refused, with `refuse=403` or `closed=403`, for proxies that know no 429 or 503."
     found[403] = {"description": refused, "content": decision | problem, "headers": NUMBERS | LIMITED}
     return {status: {**one, "headers": one.get("headers", {}) | _STATUS} for status, one in found.items()}

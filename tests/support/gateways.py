@@ -67,9 +67,16 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 @contextmanager
-def application() -> Iterator[int]:
-    """Run an application, and yield its port."""
-    with _Server(("127.0.0.1", 0), _Application) as server:
+def application(seen: list[str] | None = None) -> Iterator[int]:
+    """Run an application, and yield its port. What it is sent is added to `seen`."""
+    kept: list[str] = [] if seen is None else seen
+
+    class Application(_Application):
+        def do_GET(self) -> None:
+            kept.append(str(self.headers).lower())
+            super().do_GET()
+
+    with _Server(("127.0.0.1", 0), Application) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield server.server_address[1]
         server.shutdown()
@@ -144,9 +151,10 @@ def envoy_command(config: Path) -> list[str]:
     return [binary("envoy"), "-c", str(config), *options]
 
 
-def client(port: int) -> httpx2.Client:
-    """Return a client of a proxy."""
-    return httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=20)
+def client(port: int | None, address: str | None = None) -> httpx2.Client:
+    """Return a client of a proxy, which may have an address of its own."""
+    transport = httpx2.HTTPTransport(local_address=address)
+    return httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=20, transport=transport)
 
 
 def stack() -> ExitStack:

@@ -1,4 +1,4 @@
--- Asks ratekit whether a request may pass. Sets txn.ratekit: ok, limited, unavailable, or what else x-ratelimit-status says.
+-- Asks ratekit whether a request may pass. Sets txn.ratekit: ok, limited, closed, unavailable, or what else x-ratelimit-status says.
 local KEY = "RATEKIT_API_KEY"
 local URL = "http://127.0.0.1:8080/v1/authorize"
 
@@ -12,7 +12,7 @@ core.register_action("ratekit", { "http-req" }, function(txn, resource)
   local subject = txn:get_var("txn.subject")
   local response = core.httpclient():get({
     url = URL .. "?resource=" .. resource,
-    headers = { ["x-api-key"] = { KEY }, ["x-ratekit-subject"] = { subject or "nobody" } },
+    headers = { ["x-api-key"] = { KEY }, ["x-ratekit-subject"] = { subject or "" } },
     timeout = 50,
   })
   txn:set_var("txn.ratekit", response and first(response, "x-ratelimit-status") or "unavailable")

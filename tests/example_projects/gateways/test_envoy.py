@@ -16,7 +16,7 @@ import pytest
 
 from ratekit import RateLimiter
 from ratekit.overrides import set_rate_limit_override
-from support.gateways import application, binary, configured, envoy, envoy_service, stack
+from support.gateways import GATEWAYS, application, binary, client, configured, envoy, envoy_service, stack
 from support.servers import Server, free_port, wait_until
 
 
@@ -51,6 +51,7 @@ def running(
 
 # No window ends within a test, and a busy machine is no reason to let a request pass undecided.
 PATIENT: dict[str, object] = {"timeout: 0.05s\n": "timeout: 10s\n"}
+RATE_LIMIT_FILTER = "          - name: envoy.filters.http.ratelimit"
 YEARLY = PATIENT | {"unit: minute, requests_per_unit: 5": "unit: year, requests_per_unit: 5"}
 
 
@@ -75,6 +76,31 @@ def test_requests_pass_and_then_are_refused_with_our_numbers(tmp_path, redis_ser
         assert refused["x-envoy-ratelimited"] == "true"
         assert refused["x-ratelimit-remaining"] == "0"
         assert statuses(gateway.client, 1, "43") == [200]
+
+
+def test_address_is_that_of_the_connection(tmp_path, redis_server):
+    """remote_address, as the comment of the example has it for those without authentication."""
+    example = (GATEWAYS / "envoy" / "envoy.yaml").read_text()
+    of_users = example[example.index("          - name: envoy.filters.http.lua") : example.index(RATE_LIMIT_FILTER)]
+    changes = YEARLY | {
+        "request_headers: {header_name: x-user, descriptor_key: user}": "remote_address: {}",
+        "key: user ": "key: remote_address ",
+        of_users: "",
+    }
+    with running(tmp_path, redis_server.url, changes) as gateway:
+        port = gateway.client.base_url.port
+        with client(port, "127.0.0.8") as first, client(port, "127.0.0.9") as second:
+            forged = [first.get("/", headers={"x-forwarded-for": f"9.9.9.{n}"}).status_code for n in range(6)]
+            assert forged == [200] * 5 + [429]
+            assert second.get("/").status_code == 200
+
+
+@pytest.mark.parametrize("lines", [[("x-user", "r{n}"), ("x-user", "ann")], [("x-user", "r{n},ann")], [("x-user", "")], []])
+def test_request_with_two_users_or_none_is_refused(lines, tmp_path, redis_server):
+    with running(tmp_path, redis_server.url, YEARLY) as gateway:
+        for n in range(7):
+            sent = [(name, value.format(n=n)) for name, value in lines]
+            assert gateway.client.get("/", headers=sent).status_code == 400
 
 
 def test_all_descriptors_are_one_decision(tmp_path, redis_server):

@@ -15,10 +15,11 @@ async def inner(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def app(status: int = 200) -> AuthorizeMiddleware:
+def app(status: int = 200, *, is_closed: bool = False) -> AuthorizeMiddleware:
     async def authorize(request: Authorization) -> Answer:
         asked.append(request)
-        return Answer(status, [(b"x-ratelimit-limit", b"5")], b"body")
+        lines = [(b"x-ratelimit-limit", b"5"), (b"www-authenticate", b"ApiKey"), (b"x-ratekit-config-version", b"7")]
+        return Answer(status, lines, {"status": status, "limit": 5}, is_closed)
 
     asked.clear()
     return AuthorizeMiddleware(inner, authorize)
@@ -50,7 +51,12 @@ async def test_query_of_the_proxy_says_what_is_limited():
     status, headers, body = await ask(
         app(), "/v1/authorize", "resource=orders&cost=3&plan_id=p1", x_api_key="k", x_ratekit_subject="user:42"
     )
-    assert (status, headers["x-ratelimit-status"], headers["content-length"], body) == (200, "ok", "4", b"body")
+    assert (status, headers["x-ratelimit-status"], headers["content-length"], body) == (
+        200,
+        "ok",
+        "24",
+        b'{"status":200,"limit":5}',
+    )
     assert asked == [Authorization("k", "orders", "user:42", 3, "p1", "10.0.0.9")]
 
 
@@ -93,6 +99,30 @@ async def test_refusal_is_told_from_other_answers(given, query, expected, word):
     assert (status, headers["x-ratelimit-status"], headers["x-ratelimit-limit"]) == (expected, word, "5")
 
 
+@pytest.mark.parametrize(("query", "expected"), [("", 503), ("&closed=503", 503), ("&closed=403", 403)])
+async def test_plan_that_is_closed_is_told_from_a_service_that_cannot_decide(query, expected):
+    answer = await ask(app(503, is_closed=True), "/v1/authorize", f"resource=a{query}", x_ratekit_subject="42")
+    assert (answer[0], answer[1]["x-ratelimit-status"]) == (expected, "closed")
+    starting = await ask(app(503), "/v1/authorize", f"resource=a{query}", x_ratekit_subject="42")
+    assert (starting[0], starting[1]["x-ratelimit-status"]) == (503, "unavailable")
+
+
+@pytest.mark.parametrize(("given", "status"), [(429, 403), (422, 403), (401, 401)])
+async def test_body_has_the_status_of_the_answer(given, status):
+    answered, _, body = await ask(app(given), "/v1/authorize", "resource=orders&refuse=403", x_ratekit_subject="42")
+    assert (answered, json.loads(body)["status"]) == (status, status)
+
+
+async def test_lines_that_are_not_for_clients_are_left_out():
+    _, headers, _ = await ask(app(401), "/v1/authorize", "resource=orders", x_ratekit_subject="42")
+    assert set(headers) == {"x-ratelimit-limit", "x-ratelimit-status", "content-length"}
+
+
+async def test_commas_are_part_of_a_subject_that_the_proxy_says_is_one_line():
+    await ask(app(), "/v1/authorize", "resource=a&by=line:x-dn", x_dn="CN=ann,O=shop")
+    assert asked[0].subject == "CN=ann,O=shop"
+
+
 @pytest.mark.parametrize(
     ("path", "query", "headers", "sentence"),
     [
@@ -100,7 +130,21 @@ async def test_refusal_is_told_from_other_answers(given, query, expected, word):
         ("/v1/authorize/x", "resource=a", {}, "resource is missing: the header 'x-ratekit-resource' has to name"),
         ("/v1/authorize", "resource=a", {}, "the header 'x-ratekit-subject' is missing or empty: the proxy has to set it"),
         ("/v1/authorize", "resource=a", {"x_ratekit_subject": ["a", "b"]}, "the header 'x-ratekit-subject' has several"),
-        ("/v1/authorize", "resource=a&by=cookie:x", {}, "by 'cookie:x' is neither 'ip' nor 'header:' with a name"),
+        (
+            "/v1/authorize",
+            "resource=a",
+            {"x_ratekit_subject": "a,b"},
+            "the header 'x-ratekit-subject' has a comma, by which",
+        ),
+        ("/v1/authorize", "resource=a&by=line:x-dn", {"x_dn": ["a", "b"]}, "the header 'x-dn' has several values"),
+        ("/v1/authorize", "resource=a&by=ip", {}, "the header 'x-forwarded-for' is missing: by 'ip' needs it"),
+        (
+            "/v1/authorize",
+            "resource=a&by=cookie:x",
+            {},
+            "by 'cookie:x' is neither 'ip' nor 'header:' or 'line:' with a name",
+        ),
+        ("/v1/authorize", "resource=a&closed=200", {}, "closed '200' is neither 503 nor 403"),
         ("/v1/authorize", "resource=a&cost=-1", {"x_ratekit_subject": "a"}, "cost '-1' is neither a whole number nor"),
         ("/v1/authorize", "resource=a&refuse=200", {}, "refuse '200' is neither 429 nor 403"),
         ("/v1/authorize", "resource=a&resource=b", {}, "a field stands twice in the query"),

@@ -30,6 +30,9 @@ def test_http_and_grpc_are_served_by_one_process(tmp_path):
         authorized = [httpx2.get(url, headers=headers) for _ in range(LIMIT + 1)]
         assert [answer.status_code for answer in authorized] == [200] * LIMIT + [429]
         assert authorized[-1].headers["x-ratelimit-status"] == "limited"
+        # What some proxies show to clients.
+        assert set(authorized[-1].json()) == {"allowed", "remaining", "reset_at", "retry_after_ms", "limit", "rule"}
+        assert "x-ratekit-config-version" not in authorized[-1].headers
         checked = httpx2.post(
             f"http://127.0.0.1:{service.port}/v1/check", headers=headers, json={"resource": "orders", "subject": "42"}
         )
