@@ -169,10 +169,11 @@ def check_plan(connection: Connection, tenant_id: str, plan_id: str | None, fiel
         raise not_found("plan", field=field)
 
 
-def check_name(connection: Connection, table: Table, kind: str, name: str, *others: ColumnElement[bool]) -> None:
-    """Raise Problem if a name is taken, among the rows that fulfil other conditions."""
-    if connection.execute(select(table.c.id).where(table.c.name == name, *others).limit(1)).first() is not None:
-        raise Problem(409, f"there is a {kind} with the name {name!r} already", field="name")
+def check_free(connection: Connection, column: Column[str], kind: str, value: str, *others: ColumnElement[bool]) -> None:
+    """Raise Problem if a value of a column is taken, among the rows that fulfil other conditions."""
+    field = str(column.name)
+    if connection.execute(select(column).where(column == value, *others).limit(1)).first() is not None:
+        raise Problem(409, f"there is a {kind} with the {field} {value!r} already", field=field)
 
 
 def without_null(values: dict[str, Any], *names: str) -> dict[str, Any]:

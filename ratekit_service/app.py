@@ -37,6 +37,10 @@ from ratekit_service.validation import problem_of
 from ratekit_service.violations import routes as violations
 
 ROUTERS = (checks, usage, status, tenants, plans, keys, policies, rules, overrides, violations, audit, page)
+_DETAILS = {
+    400: "the body cannot be read: it is not JSON in UTF-8, is nested too deeply, or has a number of thousands of digits",
+    404: "there is no such path",
+}
 _DESCRIPTION = "One rate limiter for services in any language. Callers have an `x-api-key`, administrators a bearer token."
 
 
@@ -112,7 +116,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
         detail = f"{request.method} is no method of this path, which has {methods}"
         return await _problem(request, Problem(405, detail, headers=((b"allow", methods.encode()),)))
     lines = tuple((name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items())
-    detail = {404: "there is no such path"}.get(error.status_code, str(error.detail))
+    detail = _DETAILS.get(error.status_code, str(error.detail))
     return await _problem(request, Problem(error.status_code, detail, headers=lines))
 
 

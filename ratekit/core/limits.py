@@ -284,7 +284,7 @@ def check_unit(unit: str) -> str:
 @lru_cache(maxsize=4096, typed=True)  # 31.0 is no day, although it equals one
 def _anchored(policy: Policy, anchor: int | date) -> Policy:
     if all(limit.calendar is None for limit in policy.limits):
-        raise ConfigurationError(f"anchor {anchor!r} makes no sense for policy {policy.name!r}: no limit has a calendar")
+        raise ConfigurationError(f"anchor {anchor} makes no sense for policy {policy.name!r}: no limit has a calendar")
     if isinstance(anchor, int) and (isinstance(anchor, bool) or not 1 <= anchor <= 31):
         raise ConfigurationError(f"anchor {anchor!r} is not a day of a month between 1 and 31, a date or a datetime")
     return Policy(policy.name, [_with_anchor(limit, anchor) for limit in policy.limits])

@@ -67,6 +67,7 @@ def _revision(connection: Connection) -> str | None:
 def _run(connection: Connection) -> bool:
     from alembic import command
     from alembic.config import Config
+    from alembic.util import CommandError
 
     before = _revision(connection)
     configuration = Config()
@@ -74,7 +75,10 @@ def _run(connection: Connection) -> bool:
     configuration.set_main_option("path_separator", "os")
     configuration.attributes["connection"] = connection
     configuration.attributes["table"] = _TABLE
-    command.upgrade(configuration, "head")
+    try:
+        command.upgrade(configuration, "head")
+    except CommandError:
+        raise ConfigurationError(f"the database is at migration {before!r}, which only a newer release knows") from None
     return before != HEAD
 
 

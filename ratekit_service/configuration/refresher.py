@@ -7,7 +7,7 @@ import logging
 from contextlib import suppress
 from time import monotonic
 
-from ratekit.core.errors import DatabaseUnavailable
+from ratekit.core.errors import ConfigurationError, DatabaseUnavailable
 from ratekit.core.limits import Policy
 from ratekit.database.notifications import can_listen, listen
 from ratekit.database.versions import current_version
@@ -100,7 +100,7 @@ class Refresher:
             if self.configuration.version == 0:
                 await self._database.migrate()
             await self.refresh()
-        except DatabaseUnavailable as error:
+        except (DatabaseUnavailable, ConfigurationError) as error:
             self._say(away=str(error))
         except Exception:  # noqa: BLE001 - a bug; without the next poll, a key that is revoked would work here for ever
             _log.exception("the configuration could not be refreshed, and the one in force stays")
@@ -111,7 +111,7 @@ class Refresher:
         """Log when the database goes and when it is back, once each."""
         if away and not self._is_away:
             stays = self.configuration.version > 0
-            _log.warning("%s; %s", away, "the configuration in force stays" if stays else "not ready until it answers")
+            _log.warning("%s; %s", away, "the configuration in force stays" if stays else "not ready until that changes")
         elif not away and self._is_away:
             _log.warning("the database answers again")
         self._is_away = bool(away)

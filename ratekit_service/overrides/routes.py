@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter
-from sqlalchemy import Connection, or_, select
+from sqlalchemy import ColumnElement, Connection, func, or_, select
 
 from ratekit.admin.override_hash import LATEST, LONGEST_NOTE, NUMBERS, Numbers, parse_override
 from ratekit.core.errors import ConfigurationError
@@ -134,12 +134,13 @@ async def list_overrides(
     """List overrides that have not ended."""
     columns = schema.overrides.c
     place = None if resource is None else counted_as(resource)
-    wanted = ((columns.tenant_id, tenant_id), (columns.endpoint, place), (columns.client_key, subject))
+    of_rule = select(schema.rules.c.endpoint).where(schema.rules.c.rule_id == columns.rule_id).scalar_subquery()
+    endpoint = func.coalesce(columns.endpoint, of_rule)
+    wanted = ((columns.tenant_id, tenant_id), (endpoint, place), (columns.client_key, subject))
     now = datetime.datetime.now(datetime.UTC)
     conditions = [column == value for column, value in wanted if value is not None]
     conditions.append(or_(columns.valid_until.is_(None), columns.valid_until > now))
-    rows, following = await admin.read(lambda connection: page(connection, schema.overrides, conditions, after, limit))
-    return Page(items=[_model(row) for row in rows], next=following)
+    return await admin.read(lambda connection: _page(connection, conditions, after, limit))
 
 
 @router.get("/overrides/history")
@@ -266,15 +267,21 @@ def _note_reset(write: Write, body: Reset) -> None:
 
 
 def _read(connection: Connection, override_id: int) -> OverrideModel:
-    row = find(connection, schema.overrides, "override", str(override_id))
+    return _model(connection, find(connection, schema.overrides, "override", str(override_id)))
+
+
+def _page(connection: Connection, conditions: Sequence[ColumnElement[bool]], after: str, limit: int) -> Page[OverrideModel]:
+    rows, following = page(connection, schema.overrides, conditions, after, limit)
+    return Page(items=[_model(connection, row) for row in rows], next=following)
+
+
+def _model(connection: Connection, row: Mapping[str, Any]) -> OverrideModel:
+    """Return the override of a row. One of a rule, as others write them, has the endpoint of its rule."""
     if row["endpoint"] is None and row["rule_id"] is not None:
         row = {**row, "endpoint": find(connection, schema.rules, "rule", str(row["rule_id"]))["endpoint"]}
-    return _model(row)
-
-
-def _model(row: Mapping[str, Any]) -> OverrideModel:
     own = {} if row["max_requests"] is None else {"max_requests": str(row["max_requests"])}
-    fields = own | {name: str(value) for name, value in (row["fields"] or {}).items()}
+    given = row["fields"] if isinstance(row["fields"], Mapping) else {}
+    fields = own | {name: str(value) for name, value in given.items()}
     resource = row["endpoint"] or "*"
     override = parse_override(OverrideKey(resource, row["client_key"]), fields, None)
     numbers = {name: getattr(override, name) for name in NUMBERS}

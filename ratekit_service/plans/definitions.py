@@ -54,6 +54,8 @@ class Terms(NamedTuple):
 
 def terms_of(name: str, definition: Mapping[str, Any]) -> Terms:
     """Return what a definition says. Raises PlanError if it makes no sense."""
+    if not isinstance(definition, Mapping):  # somebody else has written it to the database
+        raise PlanError("definition", f"definition {definition!r:.80} is not an object")
     policy = _policy(name, definition)
     mode = _field("mode", lambda: as_mode(definition.get("mode") or "on"))
     chosen = definition.get("on_outage")
@@ -113,6 +115,8 @@ def _listed(index: int, item: object) -> list[Limit]:
         raise PlanError(
             f"{field}.{unknown[0]}", f"{field}.{unknown[0]} is no field of a limit: {', '.join(sorted(LIMIT_FIELDS))}"
         )
+    if not isinstance(item.get("name"), str | None):
+        raise PlanError(f"{field}.name", f"{field}.name {item['name']!r:.80} is not a text")
     if missing := sorted({"max_requests", "window"} - item.keys()):
         raise PlanError(f"{field}.{missing[0]}", f"{field}.{missing[0]} is missing")
     return [_field(field, lambda: Limit(**{**item, "window": _window(item["window"])}))]

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query
 from sqlalchemy import Connection, select
 
 from ratekit.database import schema
-from ratekit_service.administration import ADMIN_PROBLEMS, Admin, check_name, find, find_tenant, new_id, page
+from ratekit_service.administration import ADMIN_PROBLEMS, Admin, check_free, find, find_tenant, new_id, page
 from ratekit_service.database import Write
 from ratekit_service.models import After, Id, Items, Page, Text
 from ratekit_service.plans.definitions import NUMBERS, PlanError, Terms, terms_of
@@ -70,7 +70,7 @@ def _create(write: Write, body: NewPlan) -> Plan:
     find_tenant(write.connection, body.tenant_id)
     definition = body.model_dump(exclude_none=True, exclude={"tenant_id", "name"})
     _checked(body.name, definition)
-    check_name(write.connection, schema.plans, "plan", body.name, schema.plans.c.tenant_id == body.tenant_id)
+    check_free(write.connection, schema.plans.c.name, "plan", body.name, schema.plans.c.tenant_id == body.tenant_id)
     values = {"id": new_id("plan"), "tenant_id": body.tenant_id, "name": body.name, "definition": definition}
     return _read(write.connection, write.insert(schema.plans, "plan", values))
 
@@ -85,7 +85,7 @@ def _change(write: Write, plan_id: str, body: PlanChange) -> Plan:
     definition = {field: value for field, value in {**kept, **given}.items() if value is not None}
     _checked(name, definition)
     others = (schema.plans.c.tenant_id == row["tenant_id"], schema.plans.c.id != plan_id)
-    check_name(write.connection, schema.plans, "plan", name, *others)
+    check_free(write.connection, schema.plans.c.name, "plan", name, *others)
     write.update(schema.plans, "plan", plan_id, {"name": name, "definition": definition})
     return _read(write.connection, plan_id)
 

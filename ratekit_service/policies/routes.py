@@ -6,11 +6,21 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
-from sqlalchemy import Connection
+from sqlalchemy import ColumnElement, Connection
 
 from ratekit.core.errors import ConfigurationError
 from ratekit.database import schema
-from ratekit_service.administration import ADMIN_PROBLEMS, Admin, check_plan, find, find_tenant, new_id, page, without_null
+from ratekit_service.administration import (
+    ADMIN_PROBLEMS,
+    Admin,
+    check_free,
+    check_plan,
+    find,
+    find_tenant,
+    new_id,
+    page,
+    without_null,
+)
 from ratekit_service.database import Write
 from ratekit_service.models import After, Body, Id, Items, Page, Row, Text
 from ratekit_service.policies.resources import ResourcePattern, counted_as
@@ -89,6 +99,7 @@ def _create(write: Write, body: NewPolicy) -> Policy:
     find_tenant(write.connection, body.tenant_id)
     check_plan(write.connection, body.tenant_id, body.plan_id)
     values = {"id": new_id("pol"), **body.model_dump(), "pattern": _checked(body.pattern)}
+    _check_free(write.connection, body.tenant_id, values["pattern"])
     return _read(write.connection, write.insert(schema.resource_policies, "policy", values))
 
 
@@ -98,6 +109,7 @@ def _change(write: Write, policy_id: str, body: PolicyChange) -> Policy:
     check_plan(write.connection, row["tenant_id"], given.get("plan_id"))
     if "pattern" in given:
         given["pattern"] = _checked(given["pattern"])
+        _check_free(write.connection, row["tenant_id"], given["pattern"], schema.resource_policies.c.id != policy_id)
     write.update(schema.resource_policies, "policy", policy_id, given)
     return _read(write.connection, policy_id)
 
@@ -105,6 +117,11 @@ def _change(write: Write, policy_id: str, body: PolicyChange) -> Policy:
 def _delete(write: Write, policy_id: str) -> None:
     row = find(write.connection, schema.resource_policies, "resource policy", policy_id)
     write.delete(schema.resource_policies, "policy", policy_id, row["tenant_id"])
+
+
+def _check_free(connection: Connection, tenant_id: str, pattern: str, *others: ColumnElement[bool]) -> None:
+    columns = schema.resource_policies.c
+    check_free(connection, columns.pattern, "resource policy", pattern, columns.tenant_id == tenant_id, *others)
 
 
 def _checked(pattern: str) -> str:

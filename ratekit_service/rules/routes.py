@@ -13,7 +13,7 @@ from ratekit.core.errors import ConfigurationError
 from ratekit.core.limits import MOST_REQUESTS
 from ratekit.database import schema
 from ratekit.database.rows import limit_of_rule
-from ratekit_service.administration import ADMIN_PROBLEMS, Admin, find, find_tenant, page
+from ratekit_service.administration import ADMIN_PROBLEMS, Admin, check_free, find, find_tenant, page
 from ratekit_service.database import Write
 from ratekit_service.models import After, Body, Id, Items, Page, Row, Text
 from ratekit_service.plans.models import OnOutageName
@@ -110,7 +110,7 @@ async def change_rule(rule_id: RuleId, body: RuleChange, admin: Admin) -> Rule:
 
 @router.delete("/{rule_id}", status_code=204)
 async def delete_rule(rule_id: RuleId, admin: Admin) -> None:
-    """Delete a rule, with its overrides."""
+    """Delete a rule. The overrides of its endpoint stay, as a plan may apply now."""
     await admin.write(lambda write: _delete(write, rule_id))
 
 
@@ -118,6 +118,9 @@ def _create(write: Write, body: NewRule) -> Rule:
     find_tenant(write.connection, body.tenant_id)
     values = {**body.model_dump(), "endpoint": counted_as(body.endpoint)}
     _check(values)
+    columns = schema.rules.c
+    same = (columns.tenant_id == body.tenant_id, columns.client_key == body.client_key)
+    check_free(write.connection, columns.endpoint, f"rule for {body.client_key!r}", values["endpoint"], *same)
     return _read(write.connection, write.insert(schema.rules, "rule", values))
 
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query
 from sqlalchemy import Connection, delete
 
 from ratekit.database import schema
-from ratekit_service.administration import ADMIN_PROBLEMS, Admin, check_name, check_plan, find, new_id, page
+from ratekit_service.administration import ADMIN_PROBLEMS, Admin, check_free, check_plan, find, new_id, page
 from ratekit_service.database import Write
 from ratekit_service.models import After, Id, Items, Page, Text
 from ratekit_service.tenants.models import NewTenant, Tenant, TenantChange
@@ -59,7 +59,7 @@ async def delete_tenant(tenant_id: TenantId, admin: Admin) -> None:
 
 
 def _create(write: Write, body: NewTenant) -> Tenant:
-    check_name(write.connection, schema.tenants, "tenant", body.name)
+    check_free(write.connection, schema.tenants.c.name, "tenant", body.name)
     settings = body.model_dump(include=set(_SETTINGS), exclude_none=True)
     tenant_id = write.insert(schema.tenants, "tenant", {"id": new_id("ten"), "name": body.name, "settings": settings})
     return _read(write.connection, tenant_id)
@@ -71,7 +71,7 @@ def _change(write: Write, tenant_id: str, body: TenantChange) -> Tenant:
     settings = {**(row["settings"] or {}), **{name: given[name] for name in _SETTINGS if name in given}}
     values: dict[str, Any] = {"settings": {name: value for name, value in settings.items() if value is not None}}
     if given.get("name"):
-        check_name(write.connection, schema.tenants, "tenant", given["name"], schema.tenants.c.id != tenant_id)
+        check_free(write.connection, schema.tenants.c.name, "tenant", given["name"], schema.tenants.c.id != tenant_id)
         values["name"] = given["name"]
     if "default_plan_id" in given:
         check_plan(write.connection, tenant_id, given["default_plan_id"], "default_plan_id")

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 import pytest
-from sqlalchemy import delete, insert
+from sqlalchemy import delete, insert, text
 
 from ratekit.database import schema
 from ratekit.database.versions import ONLY_ROW, current_version
@@ -36,6 +36,19 @@ def redis():
     server = servers.start_server(servers.wheel_server())
     yield server
     servers.stop_server(server)
+
+
+async def test_database_of_a_newer_release_is_told_once(tmp_path, caplog):
+    url = databases.new_database("sqlite", tmp_path)
+    async with running(url) as service:
+        with service.service.database.engine.begin() as connection:
+            connection.execute(text("UPDATE ratekit_migrations SET version_num = '9999'"))
+    caplog.clear()
+    async with running(url, poll_seconds=0.01) as service:
+        await asyncio.sleep(0.2)  # several looks at the version
+        assert (await service.client.get("/v1/ready")).status_code == 503
+    told = [one.getMessage() for one in caplog.records if one.name == "ratekit.service"]
+    assert told == ["the database is at migration '9999', which only a newer release knows; not ready until that changes"]
 
 
 async def test_checks_go_on_while_the_database_is_away(postgres, redis_server):

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import insert
+
+from ratekit.database import schema
+from support import databases
+from tests.ratekit_service.conftest import running
 
 ADMIN = {"authorization": "Bearer a-token-for-administration"}
 BODIES = {
@@ -157,3 +162,67 @@ async def test_status_can_be_asked_for_without_a_body(embedded, path):
     answers = [await embedded.client.request(method, path) for method in ("GET", "HEAD")]
     assert [answer.status_code for answer in answers] == [200, 200]
     assert len({answer.headers["content-type"] for answer in answers}) == 1
+
+
+@pytest.mark.parametrize("front", [True, False])
+async def test_sentence_about_a_field_names_it_once(tmp_path, front):
+    sentences = {
+        '"cost": 1.5': "cost is neither a whole number between 0 and",
+        '"cost": {"\\ud800": 1}': "cost has a unit whose name is not a text of 1 to 64 characters",
+        '"anchor": "\\ud800"': "anchor is neither the day of a month, nor a date or a time in ISO 8601",
+        '"anchor": 99': "anchor is neither the day of a month, nor a date or a time in ISO 8601",
+    }
+    async with running(databases.new_database("sqlite", tmp_path), front=front) as service:
+        caller = await service.caller()
+        headers = {"x-api-key": caller.key, "content-type": "application/json"}
+        for given, sentence in sentences.items():
+            body = f'{{"resource": "r", "subject": "s", {given}}}'
+            problem = (await service.client.post("/v1/check", content=body, headers=headers)).json()
+            assert (problem["status"], problem["field"]) == (422, given.split('"')[1])
+            assert problem["detail"].startswith(sentence)
+
+
+@pytest.mark.parametrize("body", [b"[" * 9000, b'{"cost": ' + b"9" * 5000 + b"}", b'{"resource": "\xff"}'])
+async def test_body_that_cannot_be_read_is_told_in_our_words(embedded, body):
+    caller = await embedded.caller()
+    headers = {"x-api-key": caller.key, "content-type": "application/json"}
+    answer = await embedded.client.post("/v1/check", content=body, headers=headers)
+    assert (answer.status_code, answer.json()["detail"].partition(":")[0]) == (400, "the body cannot be read")
+
+
+async def test_what_is_taken_names_the_field(embedded):
+    caller = await embedded.caller()
+    policy = {"tenant_id": caller.tenant_id, "pattern": "/orders", "plan_id": caller.plan_id}
+    rule = {"tenant_id": caller.tenant_id, "client_key": "*", "endpoint": "/x", "algorithm": "fixed_window"}
+    rule |= {"max_requests": 1, "window_secs": 1}
+    made = await embedded.admin("POST", "/policies", {**policy, "pattern": "/other"})
+    for path, body, field in (("/policies", policy, "pattern"), ("/rules", rule, "endpoint")):
+        await embedded.admin("POST", path, body, 201)
+        assert (await embedded.admin("POST", path, body, 409))["field"] == field
+    change = {"pattern": "/orders"}
+    assert (await embedded.admin("PATCH", f"/policies/{made['id']}", change, 409))["field"] == "pattern"
+    await embedded.admin("PATCH", f"/policies/{made['id']}", {"pattern": "/other"}, 200)
+
+
+async def test_name_of_a_limit_is_a_text(embedded):
+    tenant_id = await embedded.tenant()
+    for name in ([], {}, 0, False):
+        body = {"tenant_id": tenant_id, "name": "p", "limits": [{"max_requests": 1, "window": 1, "name": name}]}
+        assert (await embedded.admin("POST", "/plans", body, 422))["field"] == "limits[0].name"
+
+
+async def test_rows_that_others_have_written_do_not_hide_the_rest(embedded):
+    caller = await embedded.caller()
+    rule = {"tenant_id": caller.tenant_id, "client_key": "*", "endpoint": "/x", "algorithm": "fixed_window"}
+    rule_id = (await embedded.admin("POST", "/rules", {**rule, "max_requests": 1, "window_secs": 1}))["rule_id"]
+    odd = {"id": "plan_odd", "tenant_id": caller.tenant_id, "name": "odd", "definition": [1], "version": 99}
+    of_rule = {"tenant_id": caller.tenant_id, "client_key": "u", "rule_id": rule_id, "max_requests": 5, "fields": "text"}
+    with embedded.service.database.engine.begin() as connection:
+        connection.execute(insert(schema.plans).values(**odd))
+        connection.execute(insert(schema.overrides).values(**of_rule))
+    plans = (await embedded.admin("GET", "/plans"))["items"]
+    assert {plan["algorithm"] for plan in plans} == {"fixed_window", "refused: definition [1] is not an object"}
+    for params in ({}, {"resource": "/x"}):
+        (found,) = (await embedded.admin("GET", "/overrides", params=params))["items"]
+        assert (found["resource"], found["max_requests"]) == ("/x", 5)
+    assert (await embedded.admin("GET", "/overrides", params={"resource": "*"}))["items"] == []

@@ -12,7 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import insert, inspect, select
+from sqlalchemy import insert, inspect, select, text
 
 import ratekit
 from ratekit.core.errors import ConfigurationError, DatabaseUnavailable
@@ -60,6 +60,16 @@ def test_second_upgrade_has_nothing_to_do(database_url):
     assert migrate.revision_of(database_url) is None
     assert [migrate.upgrade(database_url) for _ in range(3)] == [True, False, False]
     assert migrate.revision_of(database_url) == migrate.HEAD
+
+
+def test_database_of_a_newer_release_is_told_in_one_sentence(database_url):
+    migrate.upgrade(database_url)
+    engine = engines.open_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE ratekit_migrations SET version_num = '9999'"))
+    engine.dispose()
+    with pytest.raises(ConfigurationError, match="the database is at migration '9999', which only a newer release knows"):
+        migrate.upgrade(database_url)
 
 
 def test_ten_processes_that_start_at_once_migrate_once(database_url):
