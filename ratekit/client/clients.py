@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -13,8 +13,8 @@ import httpx2
 
 from ratekit.client.answers import Anchor, Answer, Check
 from ratekit.client.flows import Ask, Flow, Flows, Reply, admitted, headers_of, outage_of, reply_of, reserve_body, settling
-from ratekit.client.reservations import Reservation, own_id
-from ratekit.core.limits import REQUESTS, Limit, Policy
+from ratekit.client.reservations import ENDED, SETTLED_BY_CLIENT, Reservation, own_id
+from ratekit.core.limits import Limit, Policy
 from ratekit.core.outages import OnOutage, Outage
 from ratekit.core.protocol import CostGiven
 
@@ -140,6 +140,7 @@ class RateKitClient:
                 reservation.fail()
             raise
         finally:
+            reservation.end(ENDED)
             actual = reservation.actual()
             if actual is not None:
                 with settling(failure):
@@ -163,7 +164,9 @@ class RateKitClient:
         reservation is an id of your own, of letters and digits: the same id again spends nothing more.
         """
         body = reserve_body(resource, subject, estimate, plan_id, share, clamp, hold, anchor, reservation)
-        return self._run(self._flows.reserve(body))
+        made = self._run(self._flows.reserve(body))
+        made.end(SETTLED_BY_CLIENT)
+        return made
 
     def settle(self, reservation: str, *, actual: CostGiven) -> Answer:
         """Settle the reservation of that id by what it has cost. A settle that is sent again changes nothing."""
@@ -313,6 +316,7 @@ class AsyncRateKitClient:
                 reservation.fail()
             raise
         finally:
+            reservation.end(ENDED)
             actual = reservation.actual()
             if actual is not None:
                 with settling(failure):
@@ -336,7 +340,9 @@ class AsyncRateKitClient:
         reservation is an id of your own, of letters and digits: the same id again spends nothing more.
         """
         body = reserve_body(resource, subject, estimate, plan_id, share, clamp, hold, anchor, reservation)
-        return await self._reserved(body)
+        made = await self._reserved(body)
+        made.end(SETTLED_BY_CLIENT)
+        return made
 
     async def settle(self, reservation: str, *, actual: CostGiven) -> Answer:
         """Settle the reservation of that id by what it has cost. A settle that is sent again changes nothing."""
@@ -346,11 +352,9 @@ class AsyncRateKitClient:
         """Reserve; if that is cancelled, nobody will use what was reserved, and it returns."""
         try:
             return await self._run(self._flows.reserve(body))
-        except asyncio.CancelledError:
-            estimate = body["estimate"]
-            nothing = dict.fromkeys(estimate, 0) | {REQUESTS: 0} if isinstance(estimate, Mapping) else 0
-            with settling(None):
-                await asyncio.shield(asyncio.ensure_future(self.settle(own_id(body), actual=nothing)))
+        except asyncio.CancelledError as error:
+            with settling(error):
+                await asyncio.shield(asyncio.ensure_future(self.settle(own_id(body), actual=0)))
             raise
 
     async def aclose(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from ratekit.core.protocol import CostGiven
 from ratekit.core.results import RateLimitResult
 
 _OWN = "~"  # begins the id of a reservation that the service has not answered
+ENDED = "it was settled when its block ended"
+SETTLED_BY_CLIENT = "what reserve_now has reserved is settled by the client: settle(id, actual=…)"
 _PLACE = ("id", "resource", "subject", "plan_id", "anchor", "hold")  # what says where a reservation is counted
 
 
@@ -22,9 +25,10 @@ class Reservation:
 
     Both only take note: the service is told when the block of `reserve` ends, once. Without them the estimate stays. If the
     block raises an exception, all of it returns, unless something was noted: then that stays. A cancelled block keeps it.
+    Outside of a block they raise ConfigurationError: what `reserve_now` has reserved is settled by `settle` of the client.
     """
 
-    __slots__ = ("_actual", "_added", "_has_failed", "answer", "estimate", "id")
+    __slots__ = ("_actual", "_added", "_has_failed", "_lock", "_settled_by", "answer", "estimate", "id")
 
     def __init__(self, reservation: str, answer: Answer, estimate: CostGiven) -> None:
         self.id = reservation
@@ -33,6 +37,8 @@ class Reservation:
         self._actual: dict[str, int] = {}
         self._added: dict[str, int] = {}
         self._has_failed = False
+        self._lock = threading.Lock()  # threads that work for one request add to one sum
+        self._settled_by = ""  # why nothing can be said of its cost any more
 
     @property
     def allowed(self) -> bool:
@@ -50,8 +56,14 @@ class Reservation:
 
     def add(self, amount: int | None = None, /, **units: int) -> None:
         """Add to what the request has cost so far, as in a stream: the sum is its actual cost."""
-        for unit, number in self._checked("amount", amount, units).items():
-            self._added[unit] = self._added.get(unit, 0) + number
+        with self._lock:
+            for unit, number in self._checked("amount", amount, units).items():
+                self._added[unit] = self._added.get(unit, 0) + number
+
+    def end(self, why: str) -> None:
+        """Take note that nothing can be said of its cost any more, and why."""
+        with self._lock:
+            self._settled_by = why
 
     def fail(self) -> None:
         """Take note that the request has raised an exception: what was reserved returns, unless something was noted."""
@@ -71,10 +83,13 @@ class Reservation:
 
     def _checked(self, name: str, number: int | None, units: Mapping[str, int]) -> dict[str, int]:
         known, given = list(self._units), dict(units)
+        if self._settled_by:
+            raise ConfigurationError(f"{name} {units or number!r} cannot be taken note of: {self._settled_by}")
         if number is not None:
-            if len(known) > 1:
+            others = [unit for unit in known if unit != REQUESTS] or known
+            if len(others) > 1:
                 raise ConfigurationError(f"{name} {number!r} says no unit, and the plan counts {', '.join(known)}")
-            given[known[0]] = number
+            given[others[0]] = number
         for unit, value in given.items():
             if unit not in known and self.answer.degraded is None:
                 raise ConfigurationError(f"unit {unit!r} of {name} is unknown: the plan counts {', '.join(known)}")
@@ -85,9 +100,7 @@ class Reservation:
 
 def own_id(body: Mapping[str, Any]) -> str:
     """Return the id of a reservation that was not answered: it says what was asked, so that it can be settled."""
-    kept = {
-        name: value for name, value in body.items() if name in ("id", "resource", "subject", "plan_id", "anchor", "hold")
-    }
+    kept = {name: value for name, value in body.items() if name in _PLACE}
     return _OWN + base64.urlsafe_b64encode(json.dumps(kept).encode()).decode().rstrip("=")
 
 

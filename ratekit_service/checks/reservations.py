@@ -61,6 +61,8 @@ class Reservations:
         settlement = self._by_own_id(key, tenant, request) if has_place else self._by_text(tenant, request)
         target, plan = settlement.target, settlement.target.plan
         actual = request.actual
+        if actual == 0 and plan.units:  # nothing of any unit
+            actual = dict.fromkeys(plan.units, 0)
         if isinstance(actual, dict):  # a unit that it does not name costs what was reserved
             actual = {**settlement.estimate, **actual}
         quotas.refuse_other_units(plan, actual, "actual")

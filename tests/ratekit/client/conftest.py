@@ -35,7 +35,7 @@ def service(tmp_path_factory):
         tenant = admin.post("/v1/admin/tenants", json={"name": "acme"}).json()["id"]
         slot = {"max_requests": 2, "window": 300, "algorithm": "concurrency"}
         plans = {"pro": ["3/h"], "quick": ["2/300ms"], "llm": ["60/h", "1000 tokens/h"], "month": ["10/month"]}
-        plans |= {"held": ["1000 tokens/h", slot]}
+        plans |= {"held": ["1000 tokens/h", slot], "tokens": ["1000 tokens/h"]}
         ids = {
             name: admin.post("/v1/admin/plans", json={"tenant_id": tenant, "name": name, "limits": limits}).json()["id"]
             for name, limits in plans.items()
