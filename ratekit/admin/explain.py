@@ -35,9 +35,10 @@ class Explanation:
     cost: CostGiven
     policy: Policy
     rule: str | None  # the pattern that matched the endpoint, if there was one
-    override: Override | None
+    override: Override | None  # of the subject on the endpoint
     modes: Mapping[str, RateLimitMode]
     result: RateLimitResult
+    wide_override: Override | None = None  # of the subject on all endpoints
 
     @property
     def mode(self) -> RateLimitMode:
@@ -77,6 +78,7 @@ class Explanation:
             "mode_source": self.mode_source,
             "modes": {name: str(mode) for name, mode in self.modes.items()},
             "override": None if self.override is None else asdict(self.override),
+            "wide_override": None if self.wide_override is None else asdict(self.wide_override),
             "limits": [tier_as_dict(tier) for tier in self.result.tiers],
             "binding": self.result.limit,
             "refused": self.is_refused,
@@ -89,10 +91,15 @@ class Explanation:
         lines += [f"rule      {printable(self.rule)}"] if self.rule else []
         lines.append(f"policy    {printable(self.policy.name)}, {len(self.policy.limits)} limit(s), decided together")
         lines += [f"limit     {describe_tier(tier)}" for tier in self.result.tiers]
-        lines.append(f"override  {describe_override(self.override) if self.override else 'none'}")
+        lines += [f"override  {line}" for line in self._overrides()]
         sources = ", ".join(f"{name}: {mode}" for name, mode in self.modes.items())
         lines.append(f"mode      {self.mode} ({sources or 'neither this process nor the store sets one'})")
         return "\n".join(lines)
+
+    def _overrides(self) -> list[str]:
+        wide = self.wide_override
+        lines = [] if self.override is None else [describe_override(self.override)]
+        return [*lines, *([] if wide is None else [f"on all endpoints: {describe_override(wide)}"])] or ["none"]
 
 
 @overload
@@ -155,9 +162,9 @@ class _Question:
 
     def ask(self, limiter: RateLimiter) -> Explanation:
         result = limiter.peek(self.policy, self.subject, cost=self.cost, endpoint=self.endpoint)
-        override = get_rate_limit_override(limiter, endpoint=self.endpoint, subject=self.subject)
-        override = override or get_rate_limit_override(limiter, endpoint=ALL_ENDPOINTS, subject=self.subject)
-        return self._answer(result, override, get_fleet_mode(limiter))
+        own = get_rate_limit_override(limiter, endpoint=self.endpoint, subject=self.subject)
+        wide = get_rate_limit_override(limiter, endpoint=ALL_ENDPOINTS, subject=self.subject)
+        return self._answer(result, own, wide, get_fleet_mode(limiter))
 
     def ask_async(self, limiter: AsyncRateLimiter) -> Coroutine[Any, Any, Explanation]:
         peek = limiter.peek(self.policy, self.subject, cost=self.cost, endpoint=self.endpoint)  # checks the arguments now
@@ -165,11 +172,13 @@ class _Question:
 
     async def _awaited(self, limiter: AsyncRateLimiter, peek: Coroutine[Any, Any, RateLimitResult]) -> Explanation:
         result = await peek
-        override = await get_rate_limit_override(limiter, endpoint=self.endpoint, subject=self.subject)
-        override = override or await get_rate_limit_override(limiter, endpoint=ALL_ENDPOINTS, subject=self.subject)
-        return self._answer(result, override, await get_fleet_mode(limiter))
+        own = await get_rate_limit_override(limiter, endpoint=self.endpoint, subject=self.subject)
+        wide = await get_rate_limit_override(limiter, endpoint=ALL_ENDPOINTS, subject=self.subject)
+        return self._answer(result, own, wide, await get_fleet_mode(limiter))
 
-    def _answer(self, result: RateLimitResult, override: Override | None, fleet: FleetMode | None) -> Explanation:
+    def _answer(
+        self, result: RateLimitResult, own: Override | None, wide: Override | None, fleet: FleetMode | None
+    ) -> Explanation:
         if result.degraded is not None:
             raise RateLimitUnavailable(result.degraded)
         modes = {name: mode for name, mode in mode_sources() if mode is not None}
@@ -177,7 +186,7 @@ class _Question:
             modes[SOURCE] = as_mode(fleet.mode, SOURCE)
         if self.mode is not None:
             modes[OWN_MODE] = self.mode
-        return Explanation(self.endpoint, self.subject, self.cost, self.policy, self.rule, override, modes, result)
+        return Explanation(self.endpoint, self.subject, self.cost, self.policy, self.rule, own, modes, result, wide)
 
 
 def tier_as_dict(tier: Tier) -> dict[str, Any]:

@@ -52,6 +52,33 @@ def test_explanation_has_the_override_and_json_has_everything(limiter, ratekit_c
     assert told["limits"][0]["own"] == own
 
 
+def test_explanation_has_the_override_for_all_endpoints_beside_that_of_the_endpoint(limiter, ratekit_clock):
+    """A ban everywhere refuses, whatever the endpoint's own override says."""
+    ratekit_clock.set(1_800_000_000)
+    change = limiter.limiter
+    limiter.finish(set_rate_limit_override(change, endpoint="*", subject="u", until=1_800_000_060, set_by="ada"))
+    alone = limiter.finish(explain(change, POLICY, "u"))
+    limiter.finish(set_rate_limit_override(change, endpoint="/search", subject="u", max_requests=9, set_by="eve"))
+    both = limiter.finish(explain(change, POLICY, "u"))
+    told = [[line.partition(", ends in")[0] for line in str(one).splitlines()] for one in (alone, both)]
+    lines = [[line for line in some if line.startswith("override")] for some in told]
+    ban = "override  on all endpoints: refused until 2027-01-15T08:01:00+00:00, by ada"
+    assert lines == [[ban], ["override  max_requests 9, by eve", ban]]
+    assert (both.is_refused, both.result.retry_after) == (True, 60)
+    values = json.loads(json.dumps(both.as_dict()))
+    assert (values["override"]["max_requests"], values["wide_override"]["until"]) == (9, 1_800_000_060)
+
+
+def test_explanation_with_units_and_calendars_says_both(limiter, ratekit_clock):
+    ratekit_clock.set(1_800_000_000)
+    llm = Policy("/chat", ["60/min", "1000 tokens/min", "3000 tokens/month Europe/Berlin"])
+    limiter.check(llm, "u", cost={"tokens": 800})
+    text = str(limiter.finish(explain(limiter.limiter, llm, "u", cost={"tokens": 300})))
+    assert text.startswith("u on /chat: a request that costs 300 tokens is refused: over limit 'tokens minute'")
+    assert "tokens-60s (1000 tokens/min): 800 of 1000 tokens used, 200 left, resets in 60 s, refuses" in text
+    assert "tokens-month (3000 tokens/month Europe/Berlin): 800 of 3000 tokens used, 2200 left, resets in 1436400 s" in text
+
+
 def test_explanation_names_the_source_of_the_mode(limiter, monkeypatch, ratekit_clock):
     limiter.finish(set_fleet_mode(limiter.limiter, "monitor"))
     limiter.charge(POLICY, "u", cost=5)
