@@ -368,3 +368,36 @@ def test_a_request_that_is_cancelled_while_it_is_decided_holds_nothing(redis_ser
 
     asyncio.run(hang_up_early())
     assert used_in(redis_server.url) == {}
+
+
+def replaced(response: flask.Response) -> flask.Response:
+    return flask.Response("another", response.status_code)
+
+
+def turned_into_401(response: flask.Response) -> flask.Response:
+    response.status_code = 401
+    return response
+
+
+@pytest.mark.parametrize(
+    ("change", "statuses", "used"),
+    [(replaced, [200] * 7, {}), (turned_into_401, EXPECTED, {"count-401-3600s": 5})],
+    ids=["another response", "another status"],
+)
+def test_flask_goes_by_the_response_that_is_sent(change, statuses, used):
+    """What was registered before install runs after ratekit has seen the response."""
+    app = flask.Flask("changed")
+    app.after_request(lambda response: response if response.status_code == 429 else change(response))
+    ratekit.flask.install(app, store=STORE)
+
+    @app.get("/x")
+    @ratekit.flask.rate_limit("5/h", by="ip", count=401)
+    def x() -> str:
+        return "ok"
+
+    client, answers = app.test_client(), []
+    for _ in range(7):
+        with client.get("/x") as answer:
+            answers.append(answer.status_code)
+    assert answers == statuses
+    assert used_in(STORE) == used

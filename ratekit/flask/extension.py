@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
-from flask import Flask, current_app, request
+from flask import Flask, current_app, request, request_finished
 from flask.typing import ResponseReturnValue
 from werkzeug.wrappers import Response
 
@@ -17,7 +17,7 @@ from ratekit.core.modes import RateLimitMode, weakest
 from ratekit.core.results import RateLimitResult
 from ratekit.flask.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError, as_exception
 from ratekit.flask.requests import UNMATCHED, FlaskView, RequestState, login_user, project_in_g
-from ratekit.flask.settling import end_failed, end_with
+from ratekit.flask.settling import end_failed, end_with, end_with_another
 from ratekit.limiter.limiters import RateLimiter
 from ratekit.limiter.operations import LimiterOptions
 from ratekit.stores.contract import StoreGiven
@@ -133,6 +133,7 @@ class RateLimits:
         app.extensions[EXTENSION] = settings = Settings(**arguments)
         app.before_request(_limit_by_rules)
         app.after_request(_write_headers)
+        request_finished.connect(_end_with_another, app)
         app.teardown_request(_finish_failed)
         for kind in ANSWERED:  # a handler that the application has registered stays
             if kind not in app.error_handler_spec[None][None]:
@@ -188,6 +189,11 @@ def _write_headers(response: Response) -> Response:
         end_with(response, state, settings.limiter)
     settings.writer.write(response.headers, state.results, status=response.status_code)
     return response
+
+
+def _end_with_another(_: Flask, response: Response, **__: Any) -> None:
+    """Settle by what other functions have made of the response after _write_headers."""
+    end_with_another(response, RequestState.current(), settings_of_app().limiter)
 
 
 def _finish_failed(error: BaseException | None) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from flask import Request, current_app, g, request
 from werkzeug.exceptions import HTTPException
+from werkzeug.wrappers import Response
 
 from ratekit.core.errors import ConfigurationError, UnusableRequestError
 from ratekit.core.results import RateLimitResult
@@ -36,6 +37,7 @@ class RequestState:
         self.ledger = ledger
         self.depth = len(ledger.fronts)  # of this front, among those that decide the request
         self.request = of
+        self.ended_with: tuple[Response, int] | None = None  # the response by which it is settled, and its status
         self.identity: str | None = None  # the subject of the project
 
     @classmethod
