@@ -864,13 +864,27 @@ local function library(first_name)
       end
     end
 
+    -- Forgets what was used of a limit. A window on the clock would begin again with the end that it had, by which what
+    -- was reserved before returns. So it goes on, and ends a microsecond sooner: nothing returns that was spent since.
+    if name == "forget" then
+      return function(limit)
+        local state = (limit.aligned or limit.calendar_at) and redis.pcall("HGET", limit.key, "e")
+        local end_us = type(state) ~= "table" and tonumber(state)
+        if end_us and now_us + 1 < end_us and end_us <= now_us + limit.window_us then
+          expect(redis.pcall("HSET", limit.key, "n", 0, "e", end_us - 1))
+        else
+          expect(redis.pcall("DEL", limit.key))
+        end
+      end
+    end
+
     -- Reads a limit that is unlimited, a shadow or to be reset. An unlimited limit is not read at all. A limit to be
-    -- reset is deleted first. A shadow that cannot be read counts as unlimited: it must not fail the other limits.
+    -- reset is forgotten first. A shadow that cannot be read counts as unlimited: it must not fail the other limits.
     if name == "read" then
       return function(limit, operation, id)
         local ok, fault = true, nil
         if operation == "reset" then
-          expect(redis.pcall("DEL", limit.key))
+          part("forget")(limit)
         end
         if limit.shadow and not limit.unlimited then
           ok, fault = pcall(limit.read, limit, limit.key, id)

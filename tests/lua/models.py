@@ -64,6 +64,10 @@ class Model:
     def take_back(self, now_us: int, numbers: Numbers, amount: Fraction) -> None:
         raise NotImplementedError
 
+    def forgotten(self, now_us: int, numbers: Numbers) -> Model:
+        """Return what is left after a reset."""
+        return type(self)()
+
     def fits(self, now_us: int, numbers: Numbers, cost: int) -> bool:
         return self.used(now_us, numbers) + cost <= numbers.capacity + self.slack(now_us, numbers)
 
@@ -102,6 +106,11 @@ class FixedWindow(Model):
 
     def take_back(self, now_us, numbers, amount):
         self.count -= int(amount)
+
+    def forgotten(self, now_us, numbers):
+        """A window on the clock goes on, with another end, by which nothing returns that was reserved before."""
+        is_kept = numbers.aligned and now_us + 1 < self.end_us <= now_us + numbers.window_us
+        return FixedWindow(0, self.end_us - 1) if is_kept else FixedWindow()
 
 
 @dataclass(frozen=True)
@@ -383,8 +392,10 @@ class PolicyModel:
             expires_us = tier.model.expires_us if self.forgets else None
             # A key's time is rounded up to milliseconds.
             self.is_close_call |= expires_us is not None and 0 <= now_us - expires_us < MILLISECOND_US
-            if request.operation == "reset" or (expires_us is not None and expires_us <= now_us):
+            if expires_us is not None and expires_us <= now_us:
                 tier.model = MODELS[tier.limit.algorithm]()
+            if request.operation == "reset":
+                tier.model = tier.model.forgotten(now_us, tier.numbers)
             self.is_close_call |= tier.model.is_close_call(now_us, tier.numbers, tier.cost_of(request))
 
     def _lapsed(self, now_us: int, request: Request) -> list[Tier] | None:

@@ -155,6 +155,38 @@ def test_settle_in_another_window_gives_nothing_back(limiter, ratekit_clock):
     assert used(limiter, PLAIN) == [5]
 
 
+@pytest.mark.parametrize(
+    "limit",
+    [
+        Limit(9, 3600),
+        Limit(9, 3600, aligned=True),
+        Limit(9, Calendar("day")),
+        Limit(9, 3600, algorithm="token_bucket"),
+        Limit(9, 3600, algorithm="sliding_window_counter"),
+        Limit(9, 3600, algorithm="sliding_window_log"),
+    ],
+    ids=str,
+)
+def test_what_was_reserved_before_a_reset_gives_back_nothing_that_was_spent_since(limiter, ratekit_clock, limit):
+    """Right logins that are under way when one of them forgets the failures must not return those that follow."""
+    policy = Policy("logins", limit)
+    ratekit_clock.advance(60)
+    reserved = [limiter.reserve_now(policy, "u", estimate=1) for _ in range(4)]
+    ratekit_clock.advance(0.01)
+    limiter.reset(policy, "u")
+    assert used(limiter, policy) == [0]
+    for _ in range(3):
+        limiter.check(policy, "u")
+    for reservation in reserved:
+        limiter.settle(policy, "u", reservation.id, actual=0, known=1)
+    assert used(limiter, policy) == [3]
+    limiter.reset(policy, "u")
+    late = limiter.reserve_now(policy, "u", estimate=1)
+    assert used(limiter, policy) == [1]
+    limiter.settle(policy, "u", late.id, actual=0, known=1)
+    assert used(limiter, policy) == [0]
+
+
 def test_settle_after_hold_gives_nothing_back_and_charges_an_excess(ratekit_clock):
     limiter, policy = RateLimiter(MemoryStore()), Policy("q", "100/day")
     reservation = limiter.reserve_now(policy, "u", estimate=8, hold=10)
