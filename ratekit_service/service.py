@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+from ratekit.admin import fleet_mode
 from ratekit.admin.override_copies import Follower, OverrideCopies
 from ratekit.admin.violations import ViolationLog
 from ratekit.core.errors import DatabaseUnavailable, MissingExtraError, RateLimitUnavailable
@@ -51,6 +52,7 @@ class Service:
         self._originals = TenantOverrides(self.database.engine)
         self._copies = OverrideCopies(self._administration, tenant="*")
         self._follower: Follower | None = None
+        self._fleet: fleet_mode.Follower | None = None
         self.decider = Decider(self.limiter, self.refresher, self.violations, settings.on_outage, self.tracer)
         self.handlers = Handlers(self.decider, self.refresher)
         failures = Failures(settings.failure_limit)
@@ -71,6 +73,8 @@ class Service:
         self.violations.start(listen=False)
         self._follower = Follower(self._originals, self._copies)
         await asyncio.to_thread(self._follower.wait_for_first, 5.0)
+        self._fleet = await asyncio.to_thread(fleet_mode.follow, self.settings.store_url, prefix=self.limiter.prefix)
+        await asyncio.to_thread(self._fleet.refresh)
         self._tasks = [
             asyncio.create_task(_repeated(self._note_uses, USES_SECONDS)),
             asyncio.create_task(_repeated(self._keep_house, HOUSEKEEPING_SECONDS)),
@@ -91,6 +95,8 @@ class Service:
         await self.refresher.stop()
         with contextlib.suppress(DatabaseUnavailable):
             await self._note_uses()
+        if self._fleet is not None:
+            self._fleet.close()
         if self._follower is not None:
             await asyncio.to_thread(self._follower.close, 5.0)
         await asyncio.to_thread(self.violations.close)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ratekit.admin import fleet_mode
 from ratekit.core.errors import ConfigurationError, DocumentError
 from ratekit.limiter.limiters import AsyncRateLimiter
 from ratekit.rules import formats
@@ -121,7 +122,10 @@ async def serve(address: str, files: RuleFiles, limiter: AsyncRateLimiter, *, tl
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     await limiter.warm()
+    fleet = fleet_mode.follow(limiter)
+    await asyncio.to_thread(fleet.refresh)
     await host.start()
     await stopped.wait()
     await host.stop()
+    fleet.close()
     await limiter.aclose()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
+from pathlib import Path
 
 import pytest
 import schemathesis
@@ -15,6 +17,7 @@ from ratekit_service import Settings, create_app
 from support import databases
 from support.servers import free_port, wait_until
 
+ROOT = Path(__file__).parents[2]
 TOKEN = "a-token-for-administration"
 EXAMPLES = 12 * int(os.environ.get("RATEKIT_FUZZ", "1"))
 
@@ -75,6 +78,24 @@ def test_document_is_valid_and_has_every_path(server):
     assert {"resource", "by", "cost", "refuse", "plan_id"} <= {one["name"] for one in authorized["parameters"]}
     headers = {one["name"] for one in document["paths"]["/v1/authorize/{path}"]["post"]["parameters"]}
     assert {"x-ratekit-resource", "x-ratekit-subject"} <= headers
+
+
+def test_table_of_administration_in_the_documentation_names_every_request(server):
+    import httpx2
+
+    paths = httpx2.get(f"{server[0]}/openapi.json", timeout=60).json()["paths"]
+    there = {
+        (re.sub(r"\{\w+\}", "{id}", path.removeprefix("/v1/admin")), verb.upper())
+        for path, verbs in paths.items()
+        for verb in verbs
+        if path.startswith("/v1/admin")
+    }
+    section = (ROOT / "docs" / "service.md").read_text().partition("## Administration")[2].partition("###")[0]
+    told = set()
+    for path, verbs, of_one in re.findall(r"^\| `(/.*?)` \| ([A-Z, ]*?) ?\| ([A-Z, ]*?) ?\|", section, re.MULTILINE):
+        told |= {(path, verb) for verb in verbs.split(", ") if verb}
+        told |= {(f"{path}/{{id}}", verb) for verb in of_one.split(", ") if verb}
+    assert told == there
 
 
 def test_every_answer_matches_its_schema_and_none_is_a_5xx(server, key):
