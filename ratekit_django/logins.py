@@ -19,6 +19,7 @@ from ratekit.web.view_limit import ViewLimit, view_limit
 from ratekit_django.requests import RequestState, running_dispatch
 
 FAILED, LOGGED_IN = "login_failed", "logged_in"
+ADMIN_LOGIN = "admin login"  # the endpoint: accounts are the same on every admin site
 _BY = {"address": "ip", "account": "form:username"}  # the form of Django's login calls the account so, whatever the model
 
 
@@ -30,7 +31,10 @@ def admin_login_limits(given: Any) -> tuple[ViewLimit, ...]:
     if not limits or not set(limits) <= set(_BY):
         raise ConfigurationError(f"ADMIN_LOGIN {given!r} is neither a rate nor a dict of rates for 'address' and 'account'")
     try:
-        return tuple(view_limit(limits=limits[who], by=_BY[who], methods=["POST"], count=FAILED) for who in limits)
+        return tuple(
+            view_limit(limits=limits[who], by=_BY[who], methods=["POST"], count=FAILED, endpoint=ADMIN_LOGIN)
+            for who in limits
+        )
     except ConfigurationError as error:
         raise ConfigurationError(f"ADMIN_LOGIN: {error}") from None
 

@@ -18,7 +18,7 @@ from django.http import HttpResponse
 from django.test import override_settings
 from django.urls import path as django_path
 from fastapi import BackgroundTasks, Depends, FastAPI, Request, WebSocket
-from fastapi.responses import StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 from werkzeug.test import Client
@@ -400,4 +400,14 @@ def test_flask_goes_by_the_response_that_is_sent(change, statuses, used):
         with client.get("/x") as answer:
             answers.append(answer.status_code)
     assert answers == statuses
+    assert used_in(STORE) == used
+
+
+@pytest.mark.parametrize(("status", "used"), [(200, {}), (401, {"post-logins": 1})], ids=["right", "wrong"])
+def test_an_endpoint_that_never_learns_that_its_client_is_gone_counts_by_its_status(status, used):
+    app = FastAPI()
+    install(app, store=STORE)
+    limiter = PathRateLimiter(policy=LOGINS, by="ip", count=401)
+    app.post("/login", dependencies=[Depends(limiter)])(lambda: JSONResponse({}, status))
+    asyncio.run(talk(app, "/login", sends=0, spec_version="2.3"))
     assert used_in(STORE) == used

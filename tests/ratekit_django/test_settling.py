@@ -444,6 +444,16 @@ def test_admin_login_of_another_site_is_protected_too(site):
     assert attempts(client, ("ada", "wrong"), ("ada", "right"), url="/backoffice/login/") == [200, 429]
 
 
+@pytest.mark.usefixtures("accounts")
+def test_admin_sites_of_one_project_count_together(site, admin_urls):
+    """An account is the same on each of them: a second site must not allow as many guesses again."""
+    from django.contrib.admin import AdminSite
+
+    client = site(admin_urls, path("backoffice/", AdminSite("backoffice").urls), ADMIN_LOGIN="2/15min")
+    answers = [attempts(client, ("ada", "wrong"), url=url)[0] for url in ("/admin/login/", "/backoffice/login/") * 2]
+    assert answers == [200, 200, 429, 429]
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
