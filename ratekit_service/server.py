@@ -37,6 +37,7 @@ def run(settings: Settings) -> None:
     app = application(settings)  # with several workers, too: what is wrong is told once, not by each of them again and again
     _tell(settings)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again when all is done
+    _end_on_hangup()
     try:
         if settings.workers == 1:
             uvicorn.run(app, **_options(settings))
@@ -49,6 +50,13 @@ def run(settings: Settings) -> None:
     except SystemExit as ended:
         if ended.code:
             raise ConfigurationError("the service could not start: its log says why") from None
+
+
+def _end_on_hangup() -> None:
+    """Have SIGHUP end the service as SIGTERM does, if it would kill it. Several workers are started anew by uvicorn."""
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    if hangup is not None and signal.getsignal(hangup) is signal.SIG_DFL:
+        signal.signal(hangup, lambda *_: signal.raise_signal(signal.SIGTERM))
 
 
 def from_environment() -> App:

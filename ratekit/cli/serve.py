@@ -16,7 +16,7 @@ from ratekit.database import urls
 _HELP = """Run the check service: limits over HTTP, for services in any language.
 
 Every setting can be given as an option, as an environment variable, or in a file; the first of these counts.
-The database is migrated at the start. SIGTERM ends the service when the requests that were begun are answered.
+The database is migrated at the start. SIGTERM or SIGHUP ends the service when the requests that were begun are answered.
 
 \b
 Try it, with nothing installed beside it:

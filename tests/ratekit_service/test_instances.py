@@ -82,12 +82,13 @@ def test_ten_instances_start_at_once_on_an_empty_database(redis_server, tmp_path
         assert not [one.log.read_text() for one in started if "Traceback" in one.log.read_text()]
 
 
-def test_signal_ends_it_when_what_was_begun_is_answered(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_ends_it_when_what_was_begun_is_answered(tmp_path, number):
     with instances(1, tmp_path, f"sqlite:///{tmp_path}/r.db", "memory://") as (instance,):
         _, _, key = tenant(instance, limits=["5/min"])
         for _ in range(7):
             instance.check(key)
-        instance.process.send_signal(signal.SIGTERM)
+        instance.process.send_signal(number)
         assert instance.process.wait(20) == 0
         log = instance.log.read_text()
         assert "Traceback" not in log
