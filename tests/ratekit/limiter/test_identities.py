@@ -87,6 +87,23 @@ def test_policies_of_one_subject_are_decided_together_beside_another_subject(ask
     assert used(asked, checks) == [2, 6, 2]
 
 
+async def test_many_at_once_are_admitted_no_more_than_each_slot_allows_and_leave_nothing_behind(cluster, subjects):
+    """Each refusal returns what other slots had reserved for it, while others ask for the same."""
+    one, two, three = (Policy(name, Limit(most, 3600)) for name, most in (("one", 90), ("two", 60), ("three", 75)))
+    limiter = AsyncRateLimiter(cluster.url, deadline=10, on_outage="closed")
+
+    async def ask(number: int) -> int:
+        checks = [(one, subjects[0]), (two, subjects[1]), (three, subjects[2])]
+        results = [await limiter.check_all(checks[number % 3 :] + checks[: number % 3]) for _ in range(8)]
+        return sum(result.allowed for result in results)
+
+    admitted = sum(await asyncio.gather(*(ask(number) for number in range(30))))
+    places = zip((one, two, three), subjects, strict=True)
+    assert [(await limiter.peek(policy, subject)).request_count for policy, subject in places] == [admitted] * 3
+    assert 0 < admitted <= 60
+    await limiter.aclose()
+
+
 def test_records_of_checks_are_soon_forgotten(asked, cluster, subjects):
     """Nobody settles them: what a check has reserved returns at once, or stays."""
     asked("check_all", [(EVERYONE, subjects[0]), (BY_IP, subjects[1])])

@@ -20,7 +20,7 @@ policy = Policy("load", Limit({MOST}, 3600))
 log = open(sys.argv[2], "w", buffering=1)
 
 async def task(limiter):
-    for _ in range(12):
+    for _ in range(int(sys.argv[3])):
         estimate = random.randint(1, {LARGEST})
         try:
             async with limiter.reserve(policy, "u", estimate=estimate) as reservation:
@@ -46,10 +46,12 @@ def test_counter_is_exact_but_for_what_killed_processes_have_held(redis_server, 
     with redis_server.client() as client:
         client.flushall()
     command = [sys.executable, "-c", WORKER, redis_server.url]
-    workers = [subprocess.Popen([*command, str(log)], cwd=Path.cwd()) for log in logs]
+    rounds = ["1000000"] * KILLED + ["12"] * (PROCESSES - KILLED)  # who is to be killed does not end before
+    commands = [[*command, str(log), number] for log, number in zip(logs, rounds, strict=True)]
+    workers = [subprocess.Popen(command, cwd=Path.cwd()) for command in commands]
     try:
         for worker, log in list(zip(workers, logs, strict=True))[:KILLED]:
-            wait_until(lambda log=log: log.exists() and log.read_text().count("settled") > 60, f"{log} stays empty")
+            wait_until(lambda log=log: log.exists() and log.read_text().count("\n") > 120, f"{log} stays empty")
             worker.send_signal(signal.SIGKILL)
         codes = [worker.wait(120) for worker in workers]
     finally:
