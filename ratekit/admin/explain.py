@@ -204,6 +204,8 @@ def describe_tier(tier: Tier) -> str:
     name = f"{tier.name} ({str(limit).rpartition('=')[2]})"
     if tier.unlimited:
         return f"{name}: lifted"
+    if tier.banned:
+        return f"{name}: an override refuses everything for {_seconds(tier.retry_after or 0)} s, {tier.used} used"
     unit = "" if limit.unit == REQUESTS else f" {limit.unit}"
     most = f"{tier.max_requests}{unit}{' by override' if tier.overridden else ''}"
     state = f"{tier.used} of {most} used, {tier.remaining} left"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from ratekit.core import headers
 from ratekit.core.figures import (
     ADMITS,
+    BANNED,
     FIGURES,
     OVERRIDDEN,
     REPEATED,
@@ -35,6 +37,7 @@ class Tier(NamedTuple):
     unreadable: bool  # an override has a field that makes no sense; the limit's own number applies
     policy: str | None = None  # the name of its policy, and its subject, where several were decided together
     subject: str | None = None
+    banned: bool = False  # an override refuses everything until some time; retry_after is the time until then
 
     @property
     def name(self) -> str:
@@ -194,6 +197,9 @@ class RateLimitResult(NamedTuple):
         if self.allowed:
             return f"within limit {title!r}: {self.request_count} of {self.max_requests} used"
         wait = "it can never fit" if self.retry_after is None else f"retry after {self.retry_after:.3f} s"
+        if self._binding_figure(0) & BANNED:
+            until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(round(self.decided_at + (self.retry_after or 0))))
+            return f"an override refuses everything until {until}, limit {title!r}: {wait}"
         return f"over limit {title!r}: {self.request_count} of {self.max_requests} used, {wait}"
 
     def _tier(self, index: int) -> Tier:
@@ -214,6 +220,7 @@ class RateLimitResult(NamedTuple):
             unreadable=flags & UNREADABLE != 0,
             policy=policy,
             subject=subject,
+            banned=flags & BANNED != 0,
         )
 
     def _binding_figure(self, offset: int) -> int:

@@ -79,6 +79,17 @@ def test_explanation_with_units_and_calendars_says_both(limiter, ratekit_clock):
     assert "tokens-month (3000 tokens/month Europe/Berlin): 800 of 3000 tokens used, 2200 left, resets in 1436400 s" in text
 
 
+def test_ban_is_told_with_its_end_and_not_as_a_limit_that_is_used_up(limiter, ratekit_clock):
+    until = ratekit_clock.now + 86_400  # from 2027-01-15T08:00:00Z
+    limiter.finish(set_rate_limit_override(limiter.limiter, endpoint="/search", subject="u", until=until))
+    explanation = limiter.finish(explain(limiter.limiter, POLICY, "u"))
+    said = "an override refuses everything until 2027-01-16T08:00:00Z, limit 'minute': retry after 86400.000 s"
+    assert explanation.outcome == f"is refused: {said}"
+    assert "limit     60s (3/min): an override refuses everything for 86400 s, 0 used" in str(explanation)
+    assert explanation.as_dict()["limits"][0]["banned"]
+    assert limiter.check(POLICY, "u").describe() == said
+
+
 def test_explanation_names_the_source_of_the_mode(limiter, monkeypatch, ratekit_clock):
     limiter.finish(set_fleet_mode(limiter.limiter, "monitor"))
     limiter.charge(POLICY, "u", cost=5)
