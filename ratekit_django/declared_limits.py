@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ratekit.core.limits import Limit, Policy
-from ratekit.core.modes import RateLimitMode, weakest
+from ratekit.web.identity import client_ip
+from ratekit.web.listing import counted_under, rule_of_view, weakest_of
 from ratekit.web.table import Rule, Rules
 from ratekit.web.view_limit import ViewLimit
 from ratekit_django.conf import conf
 from ratekit_django.decorators import limits_of_view
+from ratekit_django.logins import is_admin_login_url
 from ratekit_django.urls import Url, every_url, operations_of
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-_STRENGTHS = (RateLimitMode.OFF, RateLimitMode.MONITOR, RateLimitMode.ON)
 
 
 class Declared(NamedTuple):
@@ -35,38 +36,25 @@ class Declared(NamedTuple):
         """Whether a request of that method is limited."""
         return self.limit.counts(method) and (self.methods is None or method in self.methods)
 
+    def rule(self, method: str) -> Rule:
+        """Return what limits a method, with the mode that the project sets for it."""
+        return rule_of_view(self.limit, self.endpoint, self.limit.policy_on(method, self.url.operation), conf.mode)
+
 
 class DeclaredRules(Rules):
-    """Finds what is limited under an endpoint: by decorators, mixins and throttles on views, by RULES and DEFAULT.
+    """Finds what is limited under an endpoint: by decorators, mixins and throttles on views, by settings, by a document.
 
     An endpoint is what keys have: a URL pattern, or the scope under which throttles count several views together. A pattern,
     or the name of a URL, whose limits all count under another endpoint stands for the first of those.
     """
 
-    def at(self, method: str, path: str) -> Rule | None:
-        """Return the limits of an endpoint in one policy, with its mode; None if nothing declares any.
+    def all_at(self, method: str, path: str) -> Sequence[Rule]:
+        """Return the limits of an endpoint, as many as are declared, with their modes; none if nothing declares any.
 
-        There is no policy where all of them depend on the request.
+        Those that depend on the request have no policy.
         """
         found = [one for one in every_limit() if one.counts(method) and path in (one.endpoint, one.url.route, one.url.name)]
-        if not found:
-            return None
-        endpoint = path if any(one.endpoint == path for one in found) else found[0].endpoint
-        limits: dict[str, Limit] = {}
-        counted = [one for one in found if one.endpoint == endpoint]
-        for one in counted:
-            fixed = one.limit.policy_on(method, one.url.operation)
-            if fixed is not None:  # others depend on the request
-                limits = {limit.name: limit for limit in fixed.limits} | limits
-        policy = Policy(endpoint, limits.values()) if limits else None
-        return Rule(endpoint=endpoint, policy=policy, mode=_mode_of(counted))
-
-
-def _mode_of(declared: Sequence[Declared]) -> RateLimitMode | None:
-    """Return the mode that the project sets for limits: the strongest of theirs, or RATEKIT["MODE"] if that is weaker."""
-    own = max((one.limit.mode or RateLimitMode.ON for one in declared), key=_STRENGTHS.index)
-    mode = own if conf.mode is None else weakest(own, conf.mode)
-    return None if mode is RateLimitMode.ON and conf.mode is None else mode
+        return counted_under([*(one.rule(method) for one in found), *_rules_of_document(method, path)], path)
 
 
 def every_limit() -> Iterator[Declared]:
@@ -77,10 +65,22 @@ def every_limit() -> Iterator[Declared]:
             yield from (Declared(url, limit, where=where) for limit in limits)
         for limit, methods in conf.rules.found_by_method(_METHODS, url.route, url.name):
             yield Declared(url, limit, methods, "DEFAULT" if limit is conf.rules.default else "RULES")
+        if conf.admin_login and is_admin_login_url(url):
+            yield from (Declared(url, limit, where="ADMIN_LOGIN") for limit in conf.admin_login)
         yield from _declared_by_ninja(url)
     for limit in conf.rules.limits:
         if limit.fixed_endpoint is not None:
             yield Declared(Url(limit.fixed_endpoint, "", None), limit, where="RULES")
+
+
+def _rules_of_document(method: str, path: str) -> list[Rule]:
+    """Return the rules of the document that a URL has, by its pattern or its name, or that have the path themselves."""
+    if conf.rules_source is None:
+        return []
+    names = [name for url in every_url() if path in (url.route, url.name) for name in (url.route, url.name)]
+    compiled = conf.rules_source.compiled_once
+    found = dict.fromkeys(rule for name in names or [path] for rule in compiled.of_path(method, name))
+    return [replace(rule, by=rule.by or client_ip(), mode=weakest_of(rule.mode, conf.mode)) for rule in found]
 
 
 def _limits_of_drf(view: Any) -> Sequence[ViewLimit]:

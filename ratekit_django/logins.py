@@ -6,7 +6,7 @@ what was counted when somebody has logged in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from django.contrib.auth.signals import user_logged_in, user_login_failed
@@ -17,6 +17,7 @@ from ratekit.web.charging import add_outcome
 from ratekit.web.plans import RuleLimits
 from ratekit.web.view_limit import ViewLimit, view_limit
 from ratekit_django.requests import RequestState, running_dispatch
+from ratekit_django.urls import Url
 
 FAILED, LOGGED_IN = "login_failed", "logged_in"
 ADMIN_LOGIN = "admin login"  # the endpoint: accounts are the same on every admin site
@@ -42,7 +43,16 @@ def admin_login_limits(given: Any) -> tuple[ViewLimit, ...]:
 def is_admin_login(request: Any) -> bool:
     """Whether a request is for the login page of an admin site, whatever its name."""
     match = getattr(request, "resolver_match", None)
-    return match is not None and match.url_name == "login" and "admin" in match.app_names
+    return match is not None and _is_login_page(match.url_name, match.app_names)
+
+
+def is_admin_login_url(url: Url) -> bool:
+    """Whether a URL is the login page of an admin site."""
+    return _is_login_page(url.name.rpartition(":")[2], url.apps)
+
+
+def _is_login_page(name: str | None, apps: Sequence[str]) -> bool:
+    return name == "login" and "admin" in apps
 
 
 def _noting(word: str) -> Callable[..., None]:

@@ -19,6 +19,7 @@ class Url(NamedTuple):
     route: str
     name: str
     view: Any
+    apps: tuple[str, ...] = ()  # the application namespaces that it is in
 
     def operation(self, method: str) -> Sequence[str] | None:
         """Return the methods of the operation that Ninja runs, which has one view for all operations of a path.
@@ -39,7 +40,8 @@ def url_of(request: Any, view: str | None = None) -> Url:
     match = getattr(request, "resolver_match", None) or _resolved(request)
     if match is None or match.route is None:
         return Url(view or UNMATCHED, "", None)
-    return Url(route_of(match.route, getattr(request, "urlconf", None)), match.view_name, match.func)
+    route = route_of(match.route, getattr(request, "urlconf", None))
+    return Url(route, match.view_name, match.func, tuple(match.app_names))
 
 
 def route_of(pattern: str, urlconf: Any = None) -> str:
@@ -51,16 +53,19 @@ def route_of(pattern: str, urlconf: Any = None) -> str:
     return "/" + pattern.removeprefix("^").removeprefix("/")
 
 
-def every_url(resolver: URLResolver | None = None, before: str = "", names: tuple[str, ...] = ()) -> Iterator[Url]:
+def every_url(
+    resolver: URLResolver | None = None, before: str = "", names: tuple[str, ...] = (), apps: tuple[str, ...] = ()
+) -> Iterator[Url]:
     """Yield every pattern of the URLconf, as url_of would return it."""
     for pattern in (resolver or get_resolver()).url_patterns:
         text = str(pattern.pattern)
         route = before + (text.removeprefix("^") if before else text)
         if isinstance(pattern, URLResolver):
             namespace = (pattern.namespace,) if pattern.namespace else ()
-            yield from every_url(pattern, route, names + namespace)
+            app = (pattern.app_name,) if pattern.app_name else ()
+            yield from every_url(pattern, route, names + namespace, apps + app)
         else:
-            yield Url(route_of(route), ":".join([*names, pattern.name or pattern.lookup_str]), pattern.callback)
+            yield Url(route_of(route), ":".join([*names, pattern.name or pattern.lookup_str]), pattern.callback, apps)
 
 
 def operations_of(view: Any) -> Sequence[Any]:

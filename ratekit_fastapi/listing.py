@@ -11,9 +11,9 @@ from starlette.routing import Host, Mount
 
 from ratekit.asgi import RateLimitMiddleware, RuleMiddleware
 from ratekit.core.limit_names import by_operation, qualified
-from ratekit.web.listing import UNKNOWN, ListedLimit, limit_texts, listed_rules
+from ratekit.web.listing import UNKNOWN, ListedLimit, limit_texts, listed_rules, named_by
 from ratekit.web.options import ADDRESS_ENDPOINT, ATTEMPT_ENDPOINT, split_arguments
-from ratekit.web.table import Rules
+from ratekit.web.table import Rule, Rules
 from ratekit_fastapi.middleware import route_of
 from ratekit_fastapi.routes import calls_of, is_limiter, route_contexts
 
@@ -67,8 +67,18 @@ def _of_path(route: Any, path: str, limited: Sequence[_Limited]) -> list[ListedL
 def _of_route(route: Any, path: str, methods: Sequence[str]) -> Iterator[ListedLimit]:
     for limiter in (call for call in calls_of(route) if is_limiter(call)):
         qualifier = "" if limiter.endpoint else by_operation(methods)
-        texts = UNKNOWN if limiter.policy is None else limit_texts(qualified(limiter.policy, qualifier).limits)
-        yield ListedLimit(path, " ".join(methods), texts, limiter.counted_by, limiter.endpoint or path, "code")
+        policy = None if limiter.policy is None else qualified(limiter.policy, qualifier)
+        texts = UNKNOWN if policy is None else limit_texts(policy.limits)
+        rule = Rule(
+            endpoint=limiter.endpoint or path,
+            policy=policy,
+            by=named_by(limiter.counted_by),
+            cost=limiter.cost,
+            charging=limiter.charging,
+            mode=limiter.mode,
+            block=limiter.block,
+        )
+        yield ListedLimit(path, " ".join(methods), texts, limiter.counted_by, rule.endpoint, "code", rule)
 
 
 def _tables(app: Starlette) -> Iterator[tuple[Rules, str]]:
@@ -92,6 +102,8 @@ def _of_tables(tables: Sequence[tuple[Rules, str]], path: str, methods: Sequence
             rule = table.at(method, path)
             if rule is not None and rule.counter is route_of:
                 rule = replace(rule, endpoint=path)
+            if rule is not None and rule.cost is None:
+                rule = replace(rule, cost=table.cost)
             yield from listed_rules(path, [method], [rule] if rule is not None else [], by, "middleware")
 
 

@@ -19,8 +19,15 @@ from ratekit.core.modes import RateLimitMode, as_mode, mode_sources, weakest
 from ratekit.core.protocol import CostGiven
 from ratekit.core.results import RateLimitResult, Tier
 from ratekit.limiter.limiters import AsyncRateLimiter, RateLimiter
+from ratekit.limiter.operations import Anchor
 
 OWN_MODE = "the limiter's own mode"
+_ASKED = {
+    "cost": "here it is as above",
+    "estimate": "here it is as above",
+    "share": "here all of each limit may be used",
+    "anchor": "here periods are as the limits say",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,10 @@ class Explanation:
     modes: Mapping[str, RateLimitMode]
     result: RateLimitResult
     wide_override: Override | None = None  # of the subject on all endpoints
+    share: float | None = None  # the fraction of each capacity that the request may use
+    anchor: Anchor = None  # from when the periods of calendars are counted
+    by: str | None = None  # whom the limits count, if that is known
+    asked: tuple[str, ...] = ()  # arguments that the application answers for each request
 
     @property
     def mode(self) -> RateLimitMode:
@@ -83,14 +94,22 @@ class Explanation:
             "binding": self.result.limit,
             "refused": self.is_refused,
             "outcome": self.outcome,
+            "by": self.by,
+            "share": self.share,
+            "anchor": None if self.anchor is None else str(self.anchor),
+            "asked": list(self.asked),
         }
 
     def __str__(self) -> str:
         who = f"{printable(self.subject)} on {printable(self.endpoint)}"
         lines = [f"{who}: a request that costs {_cost(self.cost)} {self.outcome}"]
         lines += [f"rule      {printable(self.rule)}"] if self.rule else []
+        lines += [f"by        {printable(self.by)}"] if self.by else []
         lines.append(f"policy    {printable(self.policy.name)}, {len(self.policy.limits)} limit(s), decided together")
         lines += [f"limit     {describe_tier(tier)}" for tier in self.result.tiers]
+        lines += [f"share     {self.share:g} of each limit, which is the maximum above"] if self.share is not None else []
+        lines += [f"anchor    {self.anchor}"] if self.anchor is not None else []
+        lines += [f"asked     the application says {name} for each request: {_ASKED[name]}" for name in self.asked]
         lines += [f"override  {line}" for line in self._overrides()]
         sources = ", ".join(f"{name}: {mode}" for name, mode in self.modes.items())
         lines.append(f"mode      {self.mode} ({sources or 'neither this process nor the store sets one'})")
@@ -112,6 +131,10 @@ def explain(
     cost: CostGiven = 1,
     rule: str | None = None,
     mode: str | None = None,
+    share: float | None = None,
+    anchor: Anchor = None,
+    by: str | None = None,
+    asked: tuple[str, ...] = (),
 ) -> Coroutine[Any, Any, Explanation]: ...
 
 
@@ -125,6 +148,10 @@ def explain(
     cost: CostGiven = 1,
     rule: str | None = None,
     mode: str | None = None,
+    share: float | None = None,
+    anchor: Anchor = None,
+    by: str | None = None,
+    asked: tuple[str, ...] = (),
 ) -> Explanation: ...
 
 
@@ -137,13 +164,20 @@ def explain(
     cost: CostGiven = 1,
     rule: str | None = None,
     mode: str | None = None,
+    share: float | None = None,
+    anchor: Anchor = None,
+    by: str | None = None,
+    asked: tuple[str, ...] = (),
 ) -> Explanation | Coroutine[Any, Any, Explanation]:
     """Return the Explanation of a subject's next request; with an AsyncRateLimiter, it is awaited.
 
-    Nothing is spent. mode is the limiter's own mode, if it has one. The fleet mode is read from the store, whether this
-    process follows it or not. Raises RateLimitUnavailable if the store does not answer.
+    Nothing is spent. mode is the limiter's own mode, if it has one; share and anchor are as for a check. rule, by and asked
+    are told as they are given: the rule that matched, whom it counts, and which arguments the application answers for each
+    request. The fleet mode is read from the store, whether this process follows it or not. Raises RateLimitUnavailable if
+    the store does not answer.
     """
-    question = _Question(as_policy(policy), subject, endpoint, cost, rule, None if mode is None else as_mode(mode))
+    own_mode = None if mode is None else as_mode(mode)
+    question = _Question(as_policy(policy), subject, endpoint, cost, rule, own_mode, share, anchor, by, asked)
     return question.ask_async(limiter) if isinstance(limiter, AsyncRateLimiter) else question.ask(limiter)
 
 
@@ -155,19 +189,27 @@ class _Question:
     cost: CostGiven
     rule: str | None
     mode: RateLimitMode | None
+    share: float | None
+    anchor: Anchor
+    by: str | None
+    asked: tuple[str, ...]
 
     @property
     def endpoint(self) -> str:
         return self.policy.name if self.given_endpoint is None else self.given_endpoint
 
     def ask(self, limiter: RateLimiter) -> Explanation:
-        result = limiter.peek(self.policy, self.subject, cost=self.cost, endpoint=self.endpoint)
+        result = limiter.peek(
+            self.policy, self.subject, cost=self.cost, endpoint=self.endpoint, share=self.share, anchor=self.anchor
+        )
         own = get_rate_limit_override(limiter, endpoint=self.endpoint, subject=self.subject)
         wide = get_rate_limit_override(limiter, endpoint=ALL_ENDPOINTS, subject=self.subject)
         return self._answer(result, own, wide, get_fleet_mode(limiter))
 
     def ask_async(self, limiter: AsyncRateLimiter) -> Coroutine[Any, Any, Explanation]:
-        peek = limiter.peek(self.policy, self.subject, cost=self.cost, endpoint=self.endpoint)  # checks the arguments now
+        peek = limiter.peek(  # checks the arguments now
+            self.policy, self.subject, cost=self.cost, endpoint=self.endpoint, share=self.share, anchor=self.anchor
+        )
         return self._awaited(limiter, peek)
 
     async def _awaited(self, limiter: AsyncRateLimiter, peek: Coroutine[Any, Any, RateLimitResult]) -> Explanation:
@@ -186,7 +228,8 @@ class _Question:
             modes[SOURCE] = as_mode(fleet.mode, SOURCE)
         if self.mode is not None:
             modes[OWN_MODE] = self.mode
-        return Explanation(self.endpoint, self.subject, self.cost, self.policy, self.rule, own, modes, result, wide)
+        told = (wide, self.share, self.anchor, self.by, self.asked)
+        return Explanation(self.endpoint, self.subject, self.cost, self.policy, self.rule, own, modes, result, *told)
 
 
 def tier_as_dict(tier: Tier) -> dict[str, Any]:

@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from ratekit.core.limits import Limit, Policy
-from ratekit.web.listing import UNKNOWN, ListedLimit, split_texts
+from ratekit.web.listing import ListedLimit, counted_under
 from ratekit.web.table import Rule, Rules
 
 GROUP = "ratekit.limits"  # entry points: functions of an application that answer its limits, None if it is not theirs
@@ -53,16 +52,10 @@ class ListedRules(Rules):
         super().__init__()
         self._lines = list(lines)
 
-    def at(self, method: str, path: str) -> Rule | None:
-        """Return the limits of an endpoint in one policy, None if nothing declares any; no policy if they are asked for.
+    def all_at(self, method: str, path: str) -> Sequence[Rule]:
+        """Return the limits of an endpoint, as many as are declared; none if nothing declares any.
 
         A route whose limits all count under another endpoint stands for the first of those.
         """
-        found = [line for line in self._lines if line.limits and method in line.methods.split()]
-        lines = [line for line in found if path in (line.endpoint, line.route)]
-        if not lines:
-            return None
-        endpoint = path if any(line.endpoint == path for line in lines) else lines[0].endpoint or path
-        texts = [line.limits or "" for line in lines if line.endpoint == endpoint and line.limits != UNKNOWN]
-        limits = {limit.name: limit for text in texts for limit in map(Limit.parse, split_texts(text))}
-        return Rule(endpoint=endpoint, policy=Policy(endpoint, limits.values()) if limits else None)
+        found = [line for line in self._lines if method in line.methods.split() and path in (line.endpoint, line.route)]
+        return counted_under([line.rule for line in found if line.rule is not None], path)

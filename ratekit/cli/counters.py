@@ -11,11 +11,16 @@ import click
 from ratekit.admin.counters import CounterState, ReservationState, delete_counters, list_reservations, measure_counters
 from ratekit.admin.explain import describe_override, describe_tier, printable, tier_as_dict
 from ratekit.admin.overrides import Override, get_rate_limit_override
-from ratekit.cli.session import COST_HELP, Costs, Session, coloured, policy_of, question_of, table, with_limits, with_store
+from ratekit.cli.questions import UNCLEAR, Asked, question_of
+from ratekit.cli.session import COST_HELP, Costs, Session, coloured, table, warn_of_hash, with_limits, with_store
+from ratekit.core.errors import RateLimitUnavailable
 from ratekit.core.limit_text import format_seconds
-from ratekit.core.limits import REQUESTS, Policy
 from ratekit.core.protocol import CostGiven
 from ratekit.core.results import RateLimitResult
+from ratekit.limiter.limiters import RateLimiter
+from ratekit.web.answers import ResponseWriter
+from ratekit.web.decide import Check, Ledger, decide, grouped
+from ratekit.web.drivers import run
 
 _SHOWN = 5  # reservations whose estimates are named
 
@@ -23,10 +28,12 @@ _SHOWN = 5  # reservations whose estimates are named
 @click.command(short_help="Decide a request, and spend its cost.")
 @click.argument("endpoint")
 @click.argument("subject")
-@click.option("--cost", type=Costs(), default=1, show_default=True, help=f"{COST_HELP} 0 passes: to look, use inspect.")
+@click.option("--cost", type=Costs(), help=f"{COST_HELP} 0 passes: to look, use inspect.")
 @with_limits
 @with_store
-def check(session: Session, endpoint: str, subject: str, cost: CostGiven, rates: tuple[str, ...], rules: str | None) -> int:
+def check(
+    session: Session, endpoint: str, subject: str, cost: CostGiven | None, rates: tuple[str, ...], rules: str | None
+) -> int:
     """Decide a request of SUBJECT on ENDPOINT, and spend its cost if it passes. The exit code is 1 if it is refused.
 
     \b
@@ -35,12 +42,33 @@ def check(session: Session, endpoint: str, subject: str, cost: CostGiven, rates:
       ratekit check /search 1:42 --limit 20/s --limit 1000/h --cost 5 --json
       ratekit check /chat org:7 --limit 60/min --limit '90000 tokens/min' --cost tokens=800
     """
+    warn_of_hash(subject)
     question = question_of(endpoint, rates, rules, subject)
-    result = session.limiter.check(policy_of(question), subject, cost=cost, endpoint=question.endpoint)
-    word = "allowed" if result.allowed else "refused"
-    lines = [f"{coloured(word)}: {printable(subject)} on {printable(question.endpoint)}, {result.describe()}"]
-    session.answer(_values(question.endpoint, subject, result), lines)
-    return 0 if result.allowed else 1
+    asked = question.told()
+    results = _decided(session.limiter, asked, question.endpoint, subject, question.costs(cost))
+    deciding = next((result for result in results if result.is_over_limit), results[0])
+    word = "allowed" if deciding.allowed else "refused"
+    lines = [f"{coloured(word)}: {printable(subject)} on {printable(question.endpoint)}, {deciding.describe()}"]
+    session.answer(_values(question.endpoint, subject, deciding, results), lines)
+    return 0 if deciding.allowed else 1
+
+
+def _decided(
+    limiter: RateLimiter, asked: Sequence[Asked], endpoint: str, subject: str, costs: Sequence[CostGiven]
+) -> list[RateLimitResult]:
+    """Decide a request as a front does: all or nothing. Returns a result for each call, up to the first that refuses."""
+    if any(one.policy.has_slots for one in asked):
+        raise click.UsageError("a concurrency limit holds its slot while a request runs, and no command does: use inspect")
+    policies = [one.policy.anchored(one.anchor) for one in asked]
+    checks = [
+        Check.of(policy, subject, endpoint, limiter.prefix, cost, share=one.share)
+        for one, policy, cost in zip(asked, policies, costs, strict=True)
+    ]
+    ledger, place = Ledger(), limiter.store.place
+    verdict = run(decide(grouped(checks, one_slot=limiter.store.one_slot), ledger, ResponseWriter(), place), limiter)
+    if verdict.error is not None and not ledger.results:
+        raise verdict.error
+    return ledger.results
 
 
 @click.command(short_help="Show what a subject has used.")
@@ -58,19 +86,32 @@ def inspect(session: Session, endpoint: str, subject: str, rates: tuple[str, ...
       ratekit inspect /search user:42
       ratekit inspect /search user:42 --limit 100/min --json
     """
+    warn_of_hash(subject)
     question = question_of(endpoint, rates, rules, subject)
     override = get_rate_limit_override(session.limiter, endpoint=question.endpoint, subject=subject)
     values: dict[str, Any] = {"endpoint": question.endpoint, "subject": subject}
-    if question.policy is None:
+    if not question.asked:
         counters = measure_counters(session.limiter, endpoint=question.endpoint, subject=subject)
         values["counters"], lines = [asdict(counter) for counter in counters], counter_lines(counters)
     else:
-        result = session.limiter.peek(question.policy, subject, cost=looking(question.policy), endpoint=question.endpoint)
-        values |= _values(question.endpoint, subject, result)
-        lines = [f"limit     {describe_tier(tier)}" for tier in result.tiers]
+        results = [_looked(session.limiter, one, question.endpoint, subject) for one in question.asked]
+        values |= _values(question.endpoint, subject, results[0], results)
+        tiers = [(one.by, tier) for one, result in zip(question.asked, results, strict=True) for tier in result.tiers]
+        values["limits"] = [tier_as_dict(tier) | {"by": by} for by, tier in tiers]
+        lines = [] if question.is_clear else [UNCLEAR]
+        lines += [f"limit     {describe_tier(tier)}{f', by {by}' if by else ''}" for by, tier in tiers]
     reserved = list_reservations(session.limiter, endpoint=question.endpoint, subject=subject)
     values |= {"reservations": [asdict(one) for one in reserved], "override": override and asdict(override)}
-    session.answer(values, [*lines, *reservation_lines(reserved), override_line(override)])
+    session.answer(values, [*lines, *question.unknown_lines, *reservation_lines(reserved), override_line(override)])
+
+
+def _looked(limiter: RateLimiter, asked: Asked, endpoint: str, subject: str) -> RateLimitResult:
+    """Return what is used of limits. Nothing is spent."""
+    cost, share, anchor = asked.looking, asked.share, asked.anchor
+    result = limiter.peek(asked.policy, subject, cost=cost, endpoint=endpoint, share=share, anchor=anchor)
+    if result.degraded is not None:
+        raise RateLimitUnavailable(result.degraded)
+    return result
 
 
 @click.command(short_help="Delete the counters of a subject.")
@@ -88,12 +129,16 @@ def reset(session: Session, endpoint: str, subject: str, rates: tuple[str, ...],
       ratekit reset /search user:42
       ratekit reset /search user:42 --limit 100/min
     """
+    warn_of_hash(subject)
     question = question_of(endpoint, rates, rules, subject)
-    if question.policy is None:
+    if not question.asked:
         count = delete_counters(session.limiter, endpoint=question.endpoint, subject=subject)
     else:
-        session.limiter.reset(question.policy, subject, endpoint=question.endpoint)
-        count = len(question.policy.limits)
+        names: set[str] = set()
+        for one in question.asked:
+            session.limiter.reset(one.policy, subject, endpoint=question.endpoint)
+            names |= {limit.name for limit in one.policy.limits}
+        count = len(names)
     values = {"endpoint": question.endpoint, "subject": subject, "counters": count}
     where = f"{printable(subject)} on {printable(question.endpoint)}"
     session.answer(values, [f"deleted: {count} counter(s) of {where}"])
@@ -108,19 +153,16 @@ def counter_lines(counters: list[CounterState]) -> list[str]:
 
 
 def reservation_lines(reservations: Sequence[ReservationState]) -> list[str]:
-    """Return a line about the reservations that are not settled yet; none if there are none."""
+    """Return a line about the reservations that nothing was returned of; none if there are none."""
     waiting = [one for one in reservations if not one.is_settled]
     if not waiting:
         return []
+    # One that is over stays until it expires: what counted, or an estimate that nobody corrected, is never settled.
     estimates = ", ".join("+".join(map(str, one.estimate)) for one in waiting[:_SHOWN])
     more = "" if len(waiting) <= _SHOWN else f" and {len(waiting) - _SHOWN} more"
-    return [f"reserved  {len(waiting)} not settled yet, of {estimates}{more}: part of what is used"]
-
-
-def looking(policy: Policy) -> CostGiven:
-    """Return the cost that looks: 1, as a request would cost; nothing of other units, whose cost is not known."""
-    others = [unit for unit in policy.units if unit != REQUESTS]
-    return dict.fromkeys(others, 0) if others else 1
+    return [
+        f"reserved  {len(waiting)} under way, or over with nothing to return, of {estimates}{more}: part of what is used"
+    ]
 
 
 def override_line(override: Override | None) -> str:
@@ -138,7 +180,10 @@ def _seconds(seconds: float | None) -> str | None:
     return None if seconds is None else f"{format_seconds(round(seconds, 3))} s"
 
 
-def _values(endpoint: str, subject: str, result: RateLimitResult) -> dict[str, Any]:
+def _values(endpoint: str, subject: str, deciding: RateLimitResult, results: Sequence[RateLimitResult]) -> dict[str, Any]:
+    """Return the figures of the result that decides, with the limits of all."""
     names = ("allowed", "limit", "max_requests", "request_count", "remaining", "retry_after", "reset_after")
-    values = {"endpoint": endpoint, "subject": subject} | {name: getattr(result, name) for name in names}
-    return values | {"would_violate": list(result.would_violate), "limits": [tier_as_dict(tier) for tier in result.tiers]}
+    values = {"endpoint": endpoint, "subject": subject} | {name: getattr(deciding, name) for name in names}
+    would_violate = [name for result in results for name in result.would_violate]
+    limits = [tier_as_dict(tier) for result in results for tier in result.tiers]
+    return values | {"would_violate": would_violate, "limits": limits}

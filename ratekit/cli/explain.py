@@ -9,22 +9,23 @@ import click
 
 from ratekit.admin import explain as admin_explain
 from ratekit.admin.counters import list_reservations, measure_counters
-from ratekit.admin.explain import printable
+from ratekit.admin.explain import Explanation, printable
 from ratekit.admin.fleet_mode import SOURCE, get_fleet_mode
 from ratekit.admin.overrides import get_rate_limit_override
 from ratekit.cli.counters import counter_lines, override_line, reservation_lines
-from ratekit.cli.session import COST_HELP, Costs, Session, coloured, question_of, with_limits, with_store
+from ratekit.cli.questions import UNCLEAR, Asked, question_of
+from ratekit.cli.session import COST_HELP, Costs, Session, coloured, warn_of_hash, with_limits, with_store
 from ratekit.core.protocol import CostGiven
 
 
 @click.command(short_help="Explain why a request would pass or be refused.")
 @click.argument("endpoint")
 @click.argument("subject")
-@click.option("--cost", type=Costs(), default=1, show_default=True, help=COST_HELP)
+@click.option("--cost", type=Costs(), help=COST_HELP)
 @with_limits
 @with_store
 def explain(
-    session: Session, endpoint: str, subject: str, cost: CostGiven, rates: tuple[str, ...], rules: str | None
+    session: Session, endpoint: str, subject: str, cost: CostGiven | None, rates: tuple[str, ...], rules: str | None
 ) -> None:
     """Explain which rule, limit, override, mode and counters decide a request of SUBJECT on ENDPOINT now. Nothing is spent.
 
@@ -38,21 +39,41 @@ def explain(
       ratekit explain /items/7 user:42 --rules shop.limits:RULES
       ratekit explain /chat org:7 --limit 60/min --limit '90000 tokens/min' --cost tokens=800
     """
+    warn_of_hash(subject)
     question = question_of(endpoint, rates, rules, subject)
-    if question.policy is None:
+    if not question.asked:
         _show_store(session, question.endpoint, subject)
         return
-    explanation = admin_explain.explain(
+    explanations = [
+        _explained(session, one, question.endpoint, subject, amount)
+        for one, amount in zip(question.asked, question.costs(cost), strict=True)
+    ]
+    deciding = next((one for one in explanations if one.is_refused), explanations[0])
+    values = deciding.as_dict()
+    if len(explanations) > 1:
+        every = [one.as_dict() for one in explanations]
+        values |= {"limits": [limit for one in every for limit in one["limits"]], "explanations": every}
+    if not question.is_clear:
+        values |= {"refused": None, "outcome": UNCLEAR}
+    word = "refused" if deciding.is_refused else "allowed"
+    lines = [coloured(word) if question.is_clear else UNCLEAR, *map(str, explanations), *question.unknown_lines]
+    session.answer(values, lines)
+
+
+def _explained(session: Session, asked: Asked, endpoint: str, subject: str, cost: CostGiven) -> Explanation:
+    return admin_explain.explain(
         session.limiter,
-        question.policy,
+        asked.policy,
         subject,
-        endpoint=question.endpoint,
+        endpoint=endpoint,
         cost=cost,
-        rule=question.rule,
-        mode=question.mode,
+        rule=asked.rule,
+        mode=asked.mode,
+        share=asked.share,
+        anchor=asked.anchor,
+        by=asked.by,
+        asked=asked.asked,
     )
-    word = coloured("refused" if explanation.is_refused else "allowed")
-    session.answer(explanation.as_dict(), [word, str(explanation)])
 
 
 def _show_store(session: Session, endpoint: str, subject: str) -> None:

@@ -11,7 +11,7 @@ import click
 
 from ratekit.admin.explain import printable
 from ratekit.cli import program
-from ratekit.cli.session import rule_of
+from ratekit.cli.questions import limit_titles, name_of_limit, rules_of
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.keys import ALL_ENDPOINTS, ELEMENTS_SUFFIX
 from ratekit.database.urls import URL_VARIABLE as DATABASE_VARIABLE
@@ -59,15 +59,34 @@ def _with_limits(arguments: list[str], host: Host) -> list[str]:
     told = {"--limit", "--rules"} & {argument.partition("=")[0] for argument in arguments}
     if arguments[:2] == ["overrides", "set"]:
         _warn_of_no_match(arguments[2:], host)
+    if arguments[:2] in (["overrides", "set"], ["overrides", "delete"]):
+        return _with_name(arguments, host)
     if not arguments or arguments[0] not in _ASKING or told:
         return arguments
     is_declared = any(_is_declared(argument, host.declared) for argument in arguments[1:])
     return [*arguments, "--rules", host.declared_at] if is_declared else arguments
 
 
+def _with_name(arguments: list[str], host: Host) -> list[str]:
+    """Name the limit of --limit where it was given by its title, which clients are shown."""
+    endpoint = _endpoint_of(arguments[2:])
+    titles = limit_titles(host.declared, endpoint) if _is_declared(endpoint, host.declared) else {}
+    named = list(arguments)
+    for at, argument in enumerate(arguments):
+        if argument.startswith("--limit="):
+            named[at] = f"--limit={name_of_limit(argument.removeprefix('--limit='), titles)}"
+        elif at and arguments[at - 1] == "--limit":
+            named[at] = name_of_limit(argument, titles)
+    return named
+
+
+def _endpoint_of(arguments: list[str]) -> str:
+    return next((argument for argument in arguments if not argument.startswith("-")), ALL_ENDPOINTS)
+
+
 def _warn_of_no_match(arguments: list[str], host: Host) -> None:
     """Warn of an override for an endpoint that no declared limit has. Code may count under it all the same."""
-    endpoint = next((argument for argument in arguments if not argument.startswith("-")), ALL_ENDPOINTS)
+    endpoint = _endpoint_of(arguments)
     declared = [endpoint, endpoint.removesuffix(ELEMENTS_SUFFIX).removesuffix(":")]
     if endpoint != ALL_ENDPOINTS and not any(_is_declared(one, host.declared) for one in declared):
         click.echo(
@@ -79,6 +98,6 @@ def _warn_of_no_match(arguments: list[str], host: Host) -> None:
 
 def _is_declared(argument: str, declared: Rules) -> bool:
     try:
-        return rule_of(declared, argument) is not None
+        return bool(rules_of(declared, argument))
     except ConfigurationError:
         return False  # an argument of another kind

@@ -30,8 +30,9 @@ def limits(answer: Function, application: str) -> None:
 def show(answer: Function, found: Iterable[ListedLimit]) -> None:
     """Print the limits of an application."""
     rows = list(found)
-    lines = table(COLUMNS, rows) if rows else ["the application has no endpoints"]
-    answer([row._asdict() for row in rows], lines)
+    shown = [row.shown for row in rows]
+    lines = table(COLUMNS, [list(row.values()) for row in shown]) if rows else ["the application has no endpoints"]
+    answer(shown, lines)
 
 
 def _listed(where: str) -> Sequence[ListedLimit]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
@@ -17,22 +17,21 @@ from ratekit.admin.explain import describe_override, printable
 from ratekit.admin.override_lines import override_as_line, override_from_line
 from ratekit.admin.overrides import Override
 from ratekit.cli.counters import override_line
+from ratekit.cli.questions import limit_titles, load_rules, name_of_limit, rules_of
 from ratekit.cli.session import (
     Function,
     Seconds,
     Session,
     Time,
-    load_rules,
     operator,
-    rule_of,
     table,
+    warn_of_hash,
     with_rules,
     with_store,
 )
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.keys import ALL_ENDPOINTS
 from ratekit.database.urls import URL_VARIABLE as DATABASE_VARIABLE
-from ratekit.web.identity import counted_subject
 from ratekit.web.plans import as_rule_policy
 from ratekit.web.table import Rules
 
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
 _PAGE = 1000
 _NUMBERS = ("max_requests", "expiry", "burst", "until")
-_HASHED = "what clients send is hashed in subjects, unless the limit says 'plain'"
 
 
 @click.group(short_help="Set, list, copy and delete a subject's own numbers.")
@@ -138,9 +136,10 @@ def set_(
     """
     if not numbers["unlimited"] and all(numbers[name] is None for name in _NUMBERS):
         raise click.UsageError("the override has no numbers: give --max-requests, --expiry, --burst, --until or --unlimited")
-    _refuse_no_match([*_wildcards(who), *(_unknown(who, numbers["limit"], rules) if rules else ())], force)
-    if counted := counted_subject(who["subject"] or ""):
-        click.echo(f"ratekit: warning: {_HASHED}: the subject that is counted would be {counted!r}", err=True)
+    titles = _titles(who["endpoint"], rules) if rules and who["endpoint"] != ALL_ENDPOINTS else {}
+    numbers["limit"] = _named(numbers["limit"], titles)
+    _refuse_no_match([*_wildcards(who), *(_unknown(who, numbers["limit"], rules, titles) if rules else ())], force)
+    warn_of_hash(who["subject"])
     if database:
         override = _set_durable(session, database, who, numbers)
     else:
@@ -191,6 +190,7 @@ def delete(
       ratekit overrides delete /search --org 1 --project 42
       ratekit overrides delete /search user:42 --limit hour
     """
+    limit = _named(limit, {})
     if database:
         with _durable(session, database) as durable:
             existed = durable.delete(**who, limit=limit, reason=note, deleted_by=deleted_by)
@@ -388,21 +388,38 @@ def _wildcards(who: dict[str, Any]) -> Iterator[str]:
             yield f"{name.removesuffix('_id')} {value!r} has a wildcard, and overrides have none"
 
 
-def _unknown(who: dict[str, Any], limit: str | None, where: str) -> Iterator[str]:
+def _titles(endpoint: str, where: str) -> dict[str, str]:
+    """Return the titles of the limits that --rules has for an endpoint, by name; none if one depends on the request."""
+    rules = load_rules(where)
+    if isinstance(rules, Rules):
+        return limit_titles(rules, endpoint)
+    return {limit.name: limit.title for limit in as_rule_policy(endpoint, rules).limits}
+
+
+def _named(limit: str | None, titles: Mapping[str, str]) -> str | None:
+    """Return the name of a limit that was given by its name, or by its title."""
+    name = None if limit is None else name_of_limit(limit, titles)
+    if name is not None and " " in name:
+        raise click.UsageError(
+            f"--limit {name!r} is no name of a limit. If it is the title that clients are shown, such as 'post minute' for "
+            "post-60s: `limits` and `inspect` show the name"
+        )
+    return name
+
+
+def _unknown(who: dict[str, Any], limit: str | None, where: str, titles: Mapping[str, str]) -> Iterator[str]:
     """Yield what the application's rules do not have: the endpoint, or the limit."""
     rules, endpoint = load_rules(where), who["endpoint"]
     if endpoint == ALL_ENDPOINTS:
         return
-    rule = rule_of(rules, endpoint) if isinstance(rules, Rules) else None
-    if isinstance(rules, Rules) and rule is None:
+    found = rules_of(rules, endpoint) if isinstance(rules, Rules) else ()
+    if isinstance(rules, Rules) and not found:
         yield f"endpoint {endpoint!r} has no limits in --rules {where!r}"
         return
-    if rule is not None and rule.endpoint != endpoint:
-        yield f"endpoint {endpoint!r} is counted as {rule.endpoint!r}"
-    policy = as_rule_policy(endpoint, rules) if rule is None else rule.policy
-    names = [one.name for one in policy.limits] if policy else []
-    if limit is not None and names and limit not in names:  # none are known where they depend on the request
-        yield f"limit {limit!r} is not one of {', '.join(names)}"
+    if found and found[0].endpoint != endpoint:
+        yield f"endpoint {endpoint!r} is counted as {found[0].endpoint!r}"
+    if limit is not None and titles and limit not in titles:  # none are known where they depend on the request
+        yield f"limit {limit!r} is not one of {', '.join(titles)}"
 
 
 def _refuse_no_match(faults: list[str], force: bool) -> None:

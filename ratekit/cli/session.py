@@ -1,45 +1,33 @@
-"""What most commands share: the store, the format of the answer, and the limits of an endpoint."""
+"""What most commands share: the store, the format of the answer, and the options that name limits."""
 
 from __future__ import annotations
 
 import functools
 import getpass
 import json
-import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any
 
 import click
 
 from ratekit import stores
 from ratekit.admin.explain import printable
-from ratekit.cli.applications import ListedRules, imported, listed
-from ratekit.core import clock
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.keys import DEFAULT_PREFIX
-from ratekit.core.limit_names import by_operation, qualified
 from ratekit.core.limit_text import parse_cost, parse_seconds
-from ratekit.core.limits import Limit, Policy
-from ratekit.core.modes import RateLimitMode
 from ratekit.core.outages import OnOutage
 from ratekit.core.protocol import CostGiven
 from ratekit.limiter.limiters import RateLimiter
-from ratekit.web.methods import split_method
-from ratekit.web.plans import as_rule_policy
-from ratekit.web.table import Rule, Rules
+from ratekit.web.identity import counted_subject
 
-if TYPE_CHECKING:
-    from ratekit.rules.reload import Rules as Documents
-
-_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")  # of which a rule may be for one
-COST_HELP = "How much the request spends: 5, or by unit tokens=800,pages=2."
+COST_HELP = "How much the request spends: 5, or by unit tokens=800,pages=2. By default what the application says, else 1."
 _DEADLINE = 5.0  # seconds: no request waits for it
 _COLOURS = {"ok": "green", "allowed": "green", "on": "green", "warning": "yellow", "monitor": "yellow", "problem": "red"}
 _COLOURS |= {"refused": "red", "off": "red"}
-_METHOD_AND_PATH = re.compile(r"[A-Za-z-]+ +/.*", re.DOTALL).fullmatch
+_HASHED = "what clients send is hashed in subjects, unless the limit says 'plain'"
 Function = Callable[..., Any]
 
 
@@ -85,6 +73,12 @@ def with_store(function: Function) -> Function:
     return command
 
 
+def warn_of_hash(subject: str | None) -> None:
+    """Tell the subject that is counted, of a client that is named by what it sends."""
+    if counted := counted_subject(subject or ""):
+        click.echo(f"ratekit: warning: {_HASHED}: the subject that is counted would be {counted!r}", err=True)
+
+
 def with_limits(function: Function) -> Function:
     """Decorate a command: it gets the options that name the limits of an endpoint."""
     limit = click.option(
@@ -105,99 +99,6 @@ def with_rules(function: Function) -> Function:
         help="Import the limits: of an application of FastAPI, a mapping of paths to limits, Rules, a Policy or a Limit. "
         "Or read them from a document of rules: its path, or the URL of its source.",
     )(function)
-
-
-class Question(NamedTuple):
-    """An endpoint, with its policy if the command was given one."""
-
-    endpoint: str
-    policy: Policy | None
-    rule: str | None = None
-    mode: RateLimitMode | None = None  # that the application sets for it
-
-
-def question_of(endpoint: str, rates: Sequence[str], rules: str | None, subject: str | None = None) -> Question:
-    """Return an endpoint with the policy of --limit or --rules. A document has limits by subject."""
-    if rates and rules:
-        raise click.UsageError("--limit and --rules both give the limits: give one of them")
-    if rules is None:
-        return _question_by_rates(endpoint, rates)
-    return _question_by_document(endpoint, rules, subject) if _is_document(rules) else _question_by_rules(endpoint, rules)
-
-
-def _question_by_rates(endpoint: str, rates: Sequence[str]) -> Question:
-    """Return an endpoint with the limits of --limit. A method before its path is in their names, as FastAPI counts them."""
-    method, path = split_method(endpoint, "the endpoint") if _METHOD_AND_PATH(endpoint) else (None, endpoint)
-    policy = Policy(path, rates) if rates else None
-    return Question(path, policy and qualified(policy, by_operation([method]) if method else ""))
-
-
-def policy_of(question: Question) -> Policy:
-    """Return the policy of a question. Raises UsageError if it has none."""
-    if question.policy is None:
-        raise click.UsageError(f"the limits of {question.endpoint!r} are unknown: give --limit or --rules")
-    return question.policy
-
-
-def load_rules(where: str) -> Any:
-    """Return what --rules names: Rules, or whatever limits of one endpoint can be made of."""
-    value = imported(where, f"--rules {where!r}")
-    if isinstance(value, Mapping):
-        return Rules(value)
-    if isinstance(value, Rules | Policy | Limit | str | Iterable):
-        return value
-    lines = listed(value)
-    return value if lines is None else ListedRules(lines)
-
-
-def rule_of(rules: Rules, endpoint: str) -> Rule | None:
-    """Return the rule of an endpoint, which is a path, or a method and a path."""
-    method, path = split_method(endpoint, "the endpoint")
-    found = (rules.at(one, path) for one in ([method] if method else _METHODS))
-    return next((rule for rule in found if rule is not None), None)
-
-
-def _question_by_rules(endpoint: str, where: str) -> Question:
-    rules = load_rules(where)
-    if not isinstance(rules, Rules):
-        return Question(endpoint, as_rule_policy(endpoint, rules), where)
-    rule = rule_of(rules, endpoint)
-    if rule is None:
-        raise click.UsageError(f"--rules {where!r} has no limits for {endpoint!r}")
-    return Question(rule.endpoint, rule.policy, rule.endpoint, rule.mode)
-
-
-def _is_document(where: str) -> bool:
-    return "://" in where or where.lower().endswith((".yaml", ".yml", ".toml", ".json"))
-
-
-def _question_by_document(endpoint: str, where: str, subject: str | None) -> Question:
-    """Return the policy that a document has for a subject, with the version of the document."""
-    from ratekit.rules.reload import Rules as Documents
-
-    sys.path.insert(0, "")  # for functions of the application
-    try:
-        documents = Documents(where)
-    finally:
-        sys.path.remove("")
-    method, path = split_method(endpoint, "the endpoint")
-    for rule in documents.compiled_once.of_path(method or "GET", path):
-        limits = rule.limits_of(subject or "", clock.now()) if rule.is_valid(clock.now()) else None
-        if limits is not None and limits.is_by_plan:
-            raise click.UsageError(f"rule {rule.name!r} has the limits of the plan that plan_of of the application names")
-        if limits is not None:
-            policy = None if rule.is_unlimited(limits) else rule.policy_of(limits)
-            told = f"{rule.name}, version {documents.status.version} of {documents.origin}, {_age(documents)}"
-            return Question(rule.endpoint, policy, told, rule.mode)
-    raise click.UsageError(f"--rules {where!r} has no limits for {endpoint!r}")
-
-
-def _age(documents: Documents) -> str:
-    """Return how old rules are by what the document says, or else since when they are loaded."""
-    updated = documents.compiled_once.last_updated
-    if updated is None:
-        return f"loaded {documents.status.age:.0f} s ago, without last_updated"
-    return f"updated {timedelta(seconds=int(clock.now() - updated.timestamp()))} ago"
 
 
 class Costs(click.ParamType):  # type: ignore[type-arg]

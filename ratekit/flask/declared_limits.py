@@ -12,6 +12,7 @@ from ratekit.core.limits import Limit, Policy
 from ratekit.flask.decorators import limits_of_blueprint
 from ratekit.flask.extension import settings_of_app
 from ratekit.flask.requests import declared_methods
+from ratekit.web.listing import counted_under, rule_of_view
 from ratekit.web.table import Rule, Rules
 from ratekit.web.view_decorator import limits_on
 from ratekit.web.view_limit import ViewLimit
@@ -37,8 +38,15 @@ class Declared(NamedTuple):
 
     def limits(self, method: str) -> Sequence[Limit]:
         """Return the limits for a method, named as they count; none where they depend on the request."""
-        policy = self.limit.policy_on(method, lambda _: self.methods)
+        policy = self._policy(method)
         return () if policy is None else policy.limits
+
+    def rule(self, method: str) -> Rule:
+        """Return what limits a method, with the mode that the application sets for it."""
+        return rule_of_view(self.limit, self.endpoint, self._policy(method), settings_of_app().mode)
+
+    def _policy(self, method: str) -> Policy | None:
+        return self.limit.policy_on(method, lambda _: self.methods)
 
     def row(self) -> list[str]:
         """Return the limit as people read it."""
@@ -51,20 +59,13 @@ class Declared(NamedTuple):
 class DeclaredRules(Rules):
     """Finds what is limited under an endpoint: by decorators on views and blueprints, and by rules and default."""
 
-    def at(self, method: str, path: str) -> Rule | None:
-        """Return the limits of an endpoint in one policy, None if nothing declares any; no policy if they are asked for.
+    def all_at(self, method: str, path: str) -> Sequence[Rule]:
+        """Return the limits of an endpoint, as many as are declared, with their modes; none if nothing declares any.
 
         A URL rule, or Flask's name of it, whose limits all count under another endpoint stands for the first of those.
         """
         found = [one for one in every_limit() if one.counts(method) and path in (one.endpoint, one.route, one.name)]
-        if not found:
-            return None
-        endpoint = path if any(one.endpoint == path for one in found) else found[0].endpoint
-        limits: dict[str, Limit] = {}
-        for declared in found:
-            if declared.endpoint == endpoint:
-                limits = {one.name: one for one in declared.limits(method)} | limits
-        return Rule(endpoint=endpoint, policy=Policy(endpoint, limits.values()) if limits else None)
+        return counted_under([one.rule(method) for one in found], path)
 
 
 def every_limit() -> Iterator[Declared]:

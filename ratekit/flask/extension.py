@@ -101,7 +101,7 @@ class Settings:
         self.rules.check_plans(self.plan_of)
         self.writer = ResponseWriter(headers, body)
         self.proxies = TrustedProxies.of(trusted_hops, trusted_header)
-        self._mode = checked_mode(mode)
+        self.mode = checked_mode(mode)
         self.store_url = store if isinstance(store, str) else None
         if fleet_mode:
             follow(store, prefix=self.prefix)
@@ -109,7 +109,7 @@ class Settings:
     def mode_of(self, limit: ViewLimit) -> RateLimitMode:
         """Return the mode of a limit now: the weakest of the global one, the application's, and its own."""
         mode = current_mode(limit.mode)
-        return mode if self._mode is None else weakest(mode, self._mode)
+        return mode if self.mode is None else weakest(mode, self.mode)
 
 
 class RateLimits:

@@ -91,6 +91,12 @@ class DocumentRule(Rule):
         custom = self.custom.find(key) if self.custom is not None else None
         return self.own if custom is None else custom
 
+    def policy_for(self, key: str, now: float) -> Policy | None:
+        """Return the policy of a key, None if plan_of is asked for it, or if the rule does not limit the key."""
+        limits = self.limits_of(key, now) if self.is_valid(now) else None
+        is_known = limits is not None and not limits.is_by_plan and not self.is_unlimited(limits)
+        return self.policy_of(limits) if limits is not None and is_known else None
+
     def limits_of_plan(self, name: object) -> Limits | None:
         """Return the limits of the plan that plan_of has named, None if it named none. Raises UnknownLimitsError."""
         if name is None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ratekit.rules.compiled import DocumentRule
 from ratekit.rules.reload import Rules
-from ratekit.web.listing import ListedLimit, limit_texts
+from ratekit.web.listing import ListedLimit, limit_texts, named_by
 
 
 def listed_by_document(
@@ -29,4 +30,5 @@ def _line(rule: DocumentRule, route: str, methods: Sequence[str], by: str, origi
     else:
         limits = "unlimited" if rule.is_unlimited(rule.own) else limit_texts(rule.policy_of(rule.own).limits)
     who = by if rule.by is None else rule.by.name
-    return ListedLimit(route, " ".join(methods), limits, who, rule.endpoint, f"rule {rule.name} of {origin}")
+    named = rule if rule.by is not None else replace(rule, by=named_by(by))
+    return ListedLimit(route, " ".join(methods), limits, who, rule.endpoint, f"rule {rule.name} of {origin}", named)

@@ -28,8 +28,9 @@ from ratekit.web.requests import FrontRequest
 
 MOST_BODY = 64 * 1024
 Normalize = Callable[[str], str] | str | None
+CLAIMS = ("header", "query", "cookie", "json", "form", "body", "path")  # kinds of subjects that clients say themselves
 _DIGITS = 32  # of the hash of what a client sends
-_CLAIM = re.compile(r"(?P<kind>header|query|cookie|json|form|body|path):(?P<name>[^:]+):(?P<value>.+)", re.DOTALL)
+_CLAIM = re.compile(rf"(?P<kind>{'|'.join(CLAIMS)}):(?P<name>[^:]+):(?P<value>.+)", re.DOTALL)
 _log = logging.getLogger("ratekit.web")
 
 
@@ -334,13 +335,15 @@ def hashed(value: str) -> str:
 def counted_subject(subject: str) -> str | None:
     """Return the subject that stands for one like "header:x-api-key:VALUE" in counters, None if it needs none.
 
-    People name a client by what it sends, and what it sends is hashed.
+    People name a client by what it sends, and what it sends is hashed, and normalised where key functions do so by default.
     """
     found = _CLAIM.fullmatch(subject)
     if found is None or re.fullmatch(rf"[0-9a-f]{{{_DIGITS}}}", found["value"]):
         return None
-    name = found["name"].lower() if found["kind"] == "header" else found["name"]
-    return f"{found['kind']}:{name}:{hashed(found['value'])}"
+    kind, name, value = found["kind"], found["name"], found["value"]
+    normalized = None if kind in ("header", "cookie", "path") else _normalizer("auto", name)
+    value = value if normalized is None else normalized(value)
+    return f"{kind}:{name.lower() if kind == 'header' else name}:{hashed(value)}"
 
 
 @lru_cache(maxsize=4)

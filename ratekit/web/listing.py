@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from ratekit.core.limits import Limit
+from ratekit.core.limits import Limit, Policy
+from ratekit.core.modes import RateLimitMode, weakest
+from ratekit.web.identity import KeyFunction, client_ip
 from ratekit.web.table import Rule
+from ratekit.web.view_limit import ViewLimit
 
 COLUMNS = ("route", "methods", "limits", "by", "counted under", "declared by")
-_BETWEEN = ", "
 UNKNOWN = "asked for each request"  # limits that a callable answers
 
 
@@ -22,16 +25,48 @@ class ListedLimit(NamedTuple):
     by: str | None = None
     endpoint: str | None = None
     where: str | None = None
+    rule: Rule | None = None  # what the line says, for who asks what would be decided
+
+    @property
+    def shown(self) -> dict[str, str | None]:
+        """What people see of the line."""
+        return {name: getattr(self, name) for name in self._fields if name != "rule"}
 
 
 def limit_texts(limits: Iterable[Limit]) -> str:
-    """Return limits in one text, which split_texts takes apart again."""
-    return _BETWEEN.join(dict.fromkeys(map(str, limits)))
+    """Return limits in one text."""
+    return ", ".join(dict.fromkeys(map(str, limits)))
 
 
-def split_texts(texts: str) -> list[str]:
-    """Return each of the limits in a text."""
-    return texts.split(_BETWEEN)
+def named_by(name: str) -> KeyFunction:
+    """Return what names whom a rule counts, where there is no request to ask about."""
+    return client_ip() if name == "ip" else KeyFunction(name, lambda _: None)
+
+
+def counted_under(rules: Sequence[Rule], endpoint: str) -> list[Rule]:
+    """Return those of some rules that count under an endpoint; if none does, those that count under the first one's."""
+    endpoints = [rule.endpoint for rule in rules]
+    counted = endpoint if endpoint in endpoints else next(iter(endpoints), endpoint)
+    return [rule for rule in rules if rule.endpoint == counted]
+
+
+def weakest_of(*modes: RateLimitMode | None) -> RateLimitMode | None:
+    """Return the weakest of the modes that are set, None if none is."""
+    given = [mode for mode in modes if mode is not None]
+    return weakest(*given) if given else None
+
+
+def rule_of_view(limit: ViewLimit, endpoint: str, policy: Policy | None, mode: RateLimitMode | None) -> Rule:
+    """Return what is declared on a view as the rule of an endpoint; mode is that of the application, if it sets one."""
+    return Rule(
+        endpoint=endpoint,
+        policy=policy,
+        by=named_by(limit.who.name),
+        cost=limit.cost,
+        charging=limit.charging,
+        mode=weakest_of(limit.mode, mode),
+        block=limit.block,
+    )
 
 
 def listed_rules(route: str, methods: Sequence[str], rules: Iterable[Rule], by: str, where: str) -> list[ListedLimit]:
@@ -44,6 +79,7 @@ def listed_rules(route: str, methods: Sequence[str], rules: Iterable[Rule], by: 
             by if rule.by is None else rule.by.name,
             rule.endpoint,
             where,
+            rule if rule.by is not None else replace(rule, by=named_by(by)),
         )
         for rule in rules
     ]

@@ -63,6 +63,10 @@ class Rule:
         is_same = is_same and self.charging is None
         return is_same and not callable(self.cost) and self.exempt.is_by_address
 
+    def policy_for(self, key: str, now: float) -> Policy | None:
+        """Return the policy of a key, None if the application is asked for it, or if the key is not limited."""
+        return self.policy
+
 
 # The rule of a request that none of the table's fits, where limits by address count every request.
 NO_RULE = Rule(endpoint=DEFAULT_ENDPOINT, mode=RateLimitMode.OFF)
@@ -127,6 +131,7 @@ class Rules:
     ) -> None:
         if not isinstance(rules, Mapping | None):
             raise ConfigurationError(f"rules {rules!r} is not a mapping of patterns to rates")
+        self.cost = cost
         exempted = exempt if isinstance(exempt, Exemptions) else Exemptions.of(exempt)
         table = [_Entry(_methods_of_key(key), key.pattern, None) for key in exempted.patterns]
         table += [_entry(text, given, cost, route_of) for text, given in (rules or {}).items()]
@@ -159,7 +164,11 @@ class Rules:
 
     def at(self, method: str, path: str) -> Rule | None:
         """Return the rule of a method and a path, None if it is not limited."""
-        return next(iter(self.found[method, path]), None)
+        return next(iter(self.all_at(method, path)), None)
+
+    def all_at(self, method: str, path: str) -> Sequence[Rule]:
+        """Return the rules of a method and a path. A table has one; an application may declare several limits."""
+        return self.found[method, path]
 
     def _look(self, of: tuple[str, str]) -> tuple[Rule, ...]:
         method = of[0].upper()  # as the application reads it

@@ -269,3 +269,23 @@ def test_override_for_an_endpoint_that_nothing_limits_is_warned_of(client, capsy
     manage("overrides", "set", *WHO, "--max-requests", "5")
     manage("overrides", "set", "/x/:/elements", WHO[1], "--max-requests", "5")
     assert "no limit is declared" not in capsys.readouterr().err
+
+
+def test_login_page_of_the_admin_is_listed_and_explained(site, redis_server):
+    from django.contrib import admin
+
+    site(
+        path("admin/", admin.site.urls),
+        STORE_URL=f"{redis_server.url}/2?socket_timeout=5",
+        ADMIN_LOGIN={"address": "9/15min", "account": "2/15min"},
+    )
+    rows = [row for row in json.loads(manage("limits", "--json")) if row["route"] == "/admin/login/"]
+    assert [(row["methods"], row["limits"].rpartition("=")[2], row["by"], row["where"]) for row in rows] == [
+        ("POST", "9/15min", "client_ip", "ADMIN_LOGIN"),
+        ("POST", "2/15min", "form:username", "ADMIN_LOGIN"),
+    ]
+    (rule, _) = declared.all_at("POST", "/admin/login/")
+    conf.limiter().check(rule.policy, "ip:203.0.113.7", endpoint="admin login")
+    told = json.loads(manage("explain", "/admin/login/", "ip:203.0.113.7", "--json"))
+    assert [(limit["max_requests"], limit["used"]) for limit in told["limits"]] == [(9, 1)]
+    assert [row["where"] for row in json.loads(manage("limits", "--json")) if row["route"] == "/admin/logout/"] == [None]

@@ -185,7 +185,7 @@ def test_limits_of_a_method_are_found_from_outside_of_a_request(settings):
     settings.RATEKIT = {"RULES": {"GET /x/": "7/h"}}
 
     def names(method):
-        return sorted(limit.name for limit in declared.at(method, "/x/").policy.limits)
+        return sorted(limit.name for rule in declared.all_at(method, "/x/") for limit in rule.policy.limits)
 
     assert names("GET") == ["60s", "get-3600s"]
     assert names("POST") == ["60s", "post-60s"]

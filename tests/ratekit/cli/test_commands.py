@@ -231,6 +231,20 @@ def test_override_that_the_rules_have_is_written_without_a_warning(words, rules,
     assert (ended.code, ended.err) == (0, "")
 
 
+@pytest.mark.parametrize(("title", "name"), [("minute", "60s"), ("hour", "hour"), ("post minute", "post-60s")])
+def test_limit_may_be_given_by_the_title_that_clients_are_shown(title, name, rules, ratekit, limiter):
+    endpoint = "POST /login" if title.startswith("post") else "/items/{id}"
+    written = ["overrides", "set", endpoint, "u", "--limit", title, "--max-requests", "1", *rules, "--force", "--json"]
+    assert list(ratekit(*written).json["limits"]) == [name]
+
+
+def test_title_of_a_limit_that_is_not_known_is_told_from_its_name(ratekit, limiter):
+    for words in (["set", "/x", "u", "--max-requests", "1"], ["delete", "/x", "u"]):
+        ended = ratekit("overrides", *words, "--limit", "post minute")
+        assert (ended.code, "--limit 'post minute' is no name of a limit" in ended.err) == (2, True)
+        assert "such as 'post minute' for post-60s" in ended.err
+
+
 def test_overrides_are_copied_by_export_and_import(ratekit, limiter, tmp_path):
     set_rate_limit_override(limiter, endpoint="/a", org_id="x:y", project_id=2, max_requests=5, note="é", set_by="ada")
     set_rate_limit_override(limiter, endpoint="/a", org_id="x:y", project_id=2, limit="hour", expiry=2.5, note="é")

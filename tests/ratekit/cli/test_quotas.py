@@ -28,8 +28,28 @@ def test_check_spends_a_cost_by_unit(ratekit, url):
 def test_cost_that_does_not_name_the_unit_is_an_argument_that_is_wrong(ratekit, url):
     for command in ("check", "explain"):
         ended = ratekit(command, *PLACE, *LLM)
-        assert (ended.code, "cost 1 says no unit, and the limits count requests, tokens" in ended.err) == (2, True)
+        assert (ended.code, "the limits count requests, tokens: give --cost tokens=…" in ended.err) == (2, True)
     assert ratekit("check", *PLACE, *LLM, "--cost", "tokens").code == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("5", "--cost 5 says no unit, and the limits count requests, tokens: give --cost tokens=…"),
+        ("pages=2", "--cost names the unit 'pages', and the limits count requests, tokens"),
+        ("requests=2", "--cost does not name the unit 'tokens', which the limits count: give --cost tokens=…"),
+    ],
+)
+def test_cost_that_fits_no_limit_is_told_in_the_words_of_the_command_line(given, said, ratekit, url):
+    for command in ("check", "explain"):
+        ended = ratekit(command, *PLACE, *LLM, "--cost", given)
+        assert (ended.code, said in ended.err) == (2, True), ended.err
+
+
+def test_check_of_a_concurrency_limit_is_told_in_the_words_of_the_command_line(ratekit, url):
+    ended = ratekit("check", *PLACE, "--limit", "5/min@concurrency")
+    assert (ended.code, "holds its slot while a request runs" in ended.err, "slot()" in ended.err) == (2, True, False)
+    assert "0 of 5 used" in ratekit("inspect", *PLACE, "--limit", "5/min@concurrency").out
 
 
 def test_explain_says_the_units_and_the_calendar(ratekit, url):
@@ -47,9 +67,10 @@ def test_reservations_are_told_apart_from_counters(ratekit, url):
         limiter.settle(POLICY, "org:7", done.id, actual={"tokens": 10}, known=done.estimate)
     for options in ((), LLM):
         shown = ratekit("inspect", *PLACE, *options)
-        assert "reserved  1 not settled yet, of 1+100: part of what is used" in shown.out
+        told = "reserved  1 under way, or over with nothing to return, of 1+100: part of what is used"
+        assert told in shown.out
         assert done.id not in shown.out
-    assert "1 not settled yet" in ratekit("explain", *PLACE).out
+    assert "1 under way, or over" in ratekit("explain", *PLACE).out
     values = ratekit("inspect", *PLACE, "--json").json
     assert [counter["limit"] for counter in values["counters"]] == ["60s", "month", "tokens-60s"]
     assert sorted(one["is_settled"] for one in values["reservations"]) == [False, True]

@@ -58,7 +58,7 @@ def test_validate_tells_every_fault_and_has_an_exit_code_for_ci(ratekit, files):
 def test_validate_tells_of_a_unit_that_nothing_is_spent_of(ratekit, tmp_path):
     path = tmp_path / "rules.yaml"
     path.write_text("rules: [{limits: [9/s, 900 tokens/min], by: 'function:no.such:module'}]")
-    assert "rules[0]: cost 1 says no unit" in ratekit("rules", "validate", str(path)).out
+    assert "rules[0]: limits: cost 1 says no unit" in ratekit("rules", "validate", str(path)).out
     assert ratekit("rules", "push", str(path), str(tmp_path / "other.json")).code == 2
 
 

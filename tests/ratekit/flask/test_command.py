@@ -96,3 +96,11 @@ def test_override_for_an_endpoint_that_nothing_limits_is_warned_of(app):
     assert (told.exit_code, "no limit is declared for the endpoint '/serach'" in told.output) == (0, True)
     assert "no limit is declared" not in run(app, "overrides", "set", "/search", "ip:1", "--max-requests", "5").output
     assert "no limit is declared" not in run(app, "overrides", "set", "*", "ip:1", "--max-requests", "5").output
+
+
+def test_limit_of_an_override_may_be_given_by_its_title(app):
+    words = ("/cart", "header:x-user:0123456789abcdef0123456789abcdef", "--limit", "post minute")
+    assert "post-60s: max_requests 7" in run(app, "overrides", "set", *words, "--max-requests", "7").output
+    assert run(app, "overrides", "set", "/search", "ip:1", "--limit=minute", "--max-requests", "7").exit_code == 0
+    assert "60s: max_requests 7" in run(app, "overrides", "get", "/search", "ip:1").output
+    assert run(app, "overrides", "delete", "/search", "ip:1", "--limit", "minute").output == "deleted\n"
