@@ -21,7 +21,7 @@ from ratekit.web.fast_path import decide_request
 from ratekit.web.identity import KeyFunction, body_too_long
 from ratekit.web.options import MiddlewareKeywords, MiddlewareOptions, RuleKeywords, split_arguments
 from ratekit.web.requests import AsgiRequest, asgi_path, asgi_peer
-from ratekit.web.settling import Usage, conclude, fail, finish
+from ratekit.web.settling import Usage, conclude, conclude_trailers, fail, finish
 from ratekit.web.table import Rule
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _OFF = RateLimitMode.OFF
 _LIMITED = ("http", "websocket")
 _STARTS = ("http.response.start", "websocket.http.response.start")
+_BEFORE_START = ("http.response.early_hint", "http.response.push", "http.response.debug")
+_BODIES = ("http.response.body", "http.response.pathsend", "http.response.zerocopysend")  # the last two by extensions
+_TRAILERS = "http.response.trailers"
 _DISCONNECTS = ("http.disconnect", "websocket.disconnect")
 _SOCKET_STATUSES = {"websocket.accept": 101, "websocket.close": 403}  # what a client sees; a close after accept says no more
 
@@ -223,7 +226,7 @@ class Sender:
         """Send a message, but for the 500 that a framework makes of a limiter's error: Starlette does, before it raises."""
         ledger = self._ledger
         if message["type"] not in _STARTS:
-            self.has_started = self.error is None
+            self.has_started = self.error is None and (self.has_started or message["type"] not in _BEFORE_START)
             if self.error is not None:
                 return _nothing()
             return self._send_held(message) if ledger.is_held else self._send(message)
@@ -233,7 +236,7 @@ class Sender:
         self.has_started = True
         lines = message.get("headers", ())
         if ledger.is_held and not self.is_over:
-            lines = _concluded(ledger, status, lines, self._depth)
+            lines = _concluded(ledger, message, lines, self._depth)
         lines = ledger.write_headers(self._writer, lines, refused=status == 429)
         message = {**message, "headers": lines}  # some applications send the same one again
         if ledger.is_refused and self._front is not None:
@@ -264,12 +267,14 @@ class Sender:
         kind = message["type"]
         if kind in _SOCKET_STATUSES:
             conclude(self._ledger, ResponseHead(_SOCKET_STATUSES[kind]), self._depth)
+        if kind == _TRAILERS:
+            message = {**message, "headers": _concluded(self._ledger, message, message.get("headers", ()), self._depth)}
         try:
             await self._send(message)
         except OSError:  # by which servers say that the client has hung up
             self.is_over = True
             raise
-        if kind == "http.response.body" and not message.get("more_body"):
+        if kind in _BODIES and not message.get("more_body"):
             self.is_over = True
 
     async def _send_after_giving_back(self, message: Message) -> None:
@@ -280,11 +285,15 @@ class Sender:
 async def _nothing() -> None: ...
 
 
-def _concluded(ledger: Ledger, status: Any, lines: Iterable[RawLine], depth: int) -> Iterable[RawLine]:
-    """Take note of how a request has ended, and return the response's lines without those that are hidden."""
+def _concluded(ledger: Ledger, message: Message, lines: Iterable[RawLine], depth: int) -> Iterable[RawLine]:
+    """Take note of how a request has ended, and return the response's lines, or its trailers, without what is hidden."""
     lines = list(lines)
     headers = joined((name.decode("latin-1"), value.decode("latin-1")) for name, value in lines)
-    hidden = conclude(ledger, ResponseHead(status, headers), depth)
+    if message["type"] == _TRAILERS:
+        hidden = conclude_trailers(ledger, headers, depth)
+    else:
+        head = ResponseHead(message["status"], headers, has_trailers=bool(message.get("trailers")))
+        hidden = conclude(ledger, head, depth)
     return [line for line in lines if line[0].decode("latin-1").lower() not in hidden] if hidden else lines
 
 

@@ -25,7 +25,7 @@ from werkzeug.test import Client
 
 import ratekit.flask
 import ratekit_django
-from ratekit import Limit, Policy, asgi, wsgi
+from ratekit import Limit, Policy, RateLimiter, RateLimitExceeded, asgi, wsgi
 from ratekit.stores.memory import shared
 from ratekit_fastapi import PathRateLimiter, ReserveLimiter, install
 from support import django_ready  # noqa: F401
@@ -411,3 +411,63 @@ def test_an_endpoint_that_never_learns_that_its_client_is_gone_counts_by_its_sta
     app.post("/login", dependencies=[Depends(limiter)])(lambda: JSONResponse({}, status))
     asyncio.run(talk(app, "/login", sends=0, spec_version="2.3"))
     assert used_in(STORE) == used
+
+
+START = {"type": "http.response.start", "status": 200, "headers": []}
+END = {"type": "http.response.body", "body": b"words"}
+FILE = {"type": "http.response.pathsend", "path": "/words.txt"}
+BY_HEADER = {"limits": LLM, "estimate": 800, "actual": "header:x-usage-tokens", "hide": True}
+
+
+def sending(*messages: Any, error: Exception | None = None) -> Any:
+    """Return an application that sends messages, and then perhaps raises."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        for message in messages:
+            await send(message)
+        if error is not None:
+            raise error
+
+    return app
+
+
+def heard_of(app: Any) -> list[Any]:
+    """Send a request to an application behind a rule, and return what the server gets to send."""
+    heard: list[Any] = []
+    limited = asgi.RateLimitMiddleware(app, store=STORE, rules={"/x": BY_HEADER}, default=None)
+
+    async def noting(scope: Any, receive: Any, send: Any) -> None:
+        async def note(message: Any) -> None:
+            heard.append(message)
+
+        await limited(scope, receive, note)
+
+    asyncio.run(talk(noting, "/x"))
+    return heard
+
+
+def test_a_trailer_says_the_actual_cost_and_can_be_hidden(caplog):
+    lines = [(b"X-Usage-Tokens", b"42"), (b"x-digest", b"a")]
+    heard = heard_of(sending({**START, "trailers": True}, END, {"type": "http.response.trailers", "headers": lines}))
+    assert heard[-1]["headers"] == [(b"x-digest", b"a")]
+    assert used_in(STORE) == {"calls": 1, "tokens": 42}
+    assert caplog.text == ""
+
+
+def test_a_trailer_that_is_no_number_keeps_the_estimate():
+    lines = [(b"x-usage-tokens", b"42"), (b"x-usage-tokens", b"1")]
+    heard_of(sending({**START, "trailers": True}, END, {"type": "http.response.trailers", "headers": lines}))
+    assert used_in(STORE) == {"calls": 1, "tokens": 800}
+
+
+def test_a_background_task_that_raises_after_a_file_was_sent_returns_nothing():
+    with pytest.raises(ZeroDivisionError):
+        heard_of(sending(START, FILE, error=ZeroDivisionError()))
+    assert used_in(STORE) == {"calls": 1, "tokens": 800}
+
+
+def test_a_limit_of_the_application_is_answered_after_an_early_hint():
+    hint = {"type": "http.response.early_hint", "links": []}
+    over = RateLimitExceeded(RateLimiter("memory://").check(Policy("own", "1/h"), "ann", cost=5))
+    assert [message.get("status") for message in heard_of(sending(hint, error=over))] == [None, 429, None]
+    assert used_in(STORE) == {}

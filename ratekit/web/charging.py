@@ -36,6 +36,7 @@ class ResponseHead(NamedTuple):
     headers: Mapping[str, str] = {}  # names in lower case
     native: Any = None  # the framework's response
     request: Any = None  # the framework's request, for the words of a framework
+    has_trailers: bool = False  # which may say the actual cost, after the body
 
 
 def joined(lines: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -43,6 +43,20 @@ def conclude(ledger: Ledger, head: ResponseHead, depth: int = 0) -> tuple[str, .
     return tuple(hidden)
 
 
+def conclude_trailers(ledger: Ledger, headers: Mapping[str, str], depth: int) -> tuple[str, ...]:
+    """Take note of what the trailers of a response say that a request has cost, and return those that are to be removed."""
+    hidden: list[str] = []
+    for spent in ledger.spent:
+        for index in (index for index, seen in spent.concluded.items() if seen == depth):
+            check, reservation = spent.group.checks[index], spent.reservations[index]
+            charging = check.charging
+            if reservation is None or charging is None or charging.actual is None or charging.actual not in headers:
+                continue
+            _read_actual(check, charging.actual, reservation, ResponseHead(200, headers))
+            hidden += [charging.actual] if charging.hide else []
+    return tuple(hidden)
+
+
 def reopen(ledger: Ledger, depth: int) -> None:
     """Forget the outcome that a front has taken note of: nothing of its response was sent, and another one starts."""
     for spent in ledger.spent:
@@ -146,7 +160,8 @@ def _read_actual(check: Check, header: str, reservation: Reservation, head: Resp
         reservation.settle(int(text) if text.isascii() and text.isdecimal() and len(text) <= 15 else -1)
     except ConfigurationError:
         key = (check.endpoint, header)
-        if head.status_code < 400 and key not in _warned and len(_warned) < _MOST_WARNED:
+        is_awaited = head.has_trailers and not text
+        if head.status_code < 400 and not is_awaited and key not in _warned and len(_warned) < _MOST_WARNED:
             _warned.add(key)
             _log.warning(
                 "a response of %s has %s in its header %s, which is no number: the estimate stays; said once",
