@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import MutableMapping
 from functools import partial
 from typing import Any
@@ -34,7 +35,9 @@ def run(settings: Settings) -> None:
     """Serve until a signal ends it. Requests that were begun are finished."""
     preflight.check(settings)
     logs.configure()
-    app = application(settings)  # with several workers, too: what is wrong is told once, not by each of them again and again
+    app = ending_in_time(
+        application(settings), settings.shutdown_seconds
+    )  # with several workers, too: what is wrong is told once, not by each of them again and again
     _tell(settings)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again when all is done
     _end_on_hangup()
@@ -62,13 +65,39 @@ def _end_on_hangup() -> None:
 def from_environment() -> App:
     """Return the application of a worker, whose settings are in the environment."""
     logs.configure()
-    return application(load())
+    settings = load()
+    return ending_in_time(application(settings), settings.shutdown_seconds)
 
 
 def application(settings: Settings) -> App:
     """Return the application as it is served: with the demo's tenant if asked for, and a quiet garbage collector."""
     front: Front = create_app(settings)
     return quiet_collector(seeded(front) if settings.demo else front)
+
+
+def ending_in_time(app: App, seconds: float) -> App:
+    """End the process so many seconds after its last answer at the latest, even if the database hangs."""
+
+    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+        async def watch() -> MutableMapping[str, Any]:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                timer = threading.Timer(seconds, _give_up, [seconds])
+                timer.daemon = True
+                timer.start()
+            return message
+
+        await app(scope, watch if scope["type"] == "lifespan" else receive, send)
+
+    return wrapped
+
+
+def _give_up(seconds: float) -> None:
+    """End now. Threads that wait for a database would be waited for without end."""
+    _log.error("the service ends, as something has hung for %g s: violations of the last second may be lost", seconds)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def quiet_collector(app: App) -> App:

@@ -98,6 +98,22 @@ def test_signal_ends_it_when_what_was_begun_is_answered(tmp_path, number):
         assert again.admin("GET", f"/keys/{key.split('_')[2]}")["last_used_at"] is not None
 
 
+def test_signal_ends_it_even_if_the_database_hangs(tmp_path, redis_server):
+    postgres = databases.Postgres()
+    (tmp_path / "settings.toml").write_text("shutdown_seconds = 1.0\n")
+    try:
+        database = postgres.new_database()
+        with instances(1, tmp_path, database, redis_server.url, "--config", "settings.toml") as (instance,):
+            _, _, key = tenant(instance, limits=["5/min"])
+            postgres.freeze()
+            assert instance.check(key).status_code == 200
+            instance.process.send_signal(signal.SIGTERM)
+            assert instance.process.wait(30) == 1
+            assert "the service ends, as something has hung for 1 s" in instance.log.read_text()
+    finally:
+        postgres.stop()
+
+
 def test_several_workers_need_a_shared_store_and_have_one_limit(places, tmp_path):
     refused = start(tmp_path, places[0], "memory://", "--workers", "2")
     assert refused.process.wait(60) == 2

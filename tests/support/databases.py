@@ -9,9 +9,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,13 @@ from support.servers import missing
 DATABASES = ["sqlite", "postgres", "mariadb"]
 _numbers = count(1)
 _running: dict[str, DatabaseServer] = {}
+
+
+def _parent_of(status: Path) -> str:
+    try:
+        return status.read_text().rpartition(")")[2].split()[1]
+    except OSError:  # it has ended meanwhile
+        return ""
 
 
 class DatabaseServer(ABC):
@@ -60,9 +69,25 @@ class DatabaseServer(ABC):
     def stop(self) -> None:
         """Kill the server. It can be started again."""
         if self.process is not None:
+            frozen = self._family()[1:]
             self.process.kill()
+            for process in frozen:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGCONT)  # one that is frozen would never notice
             self.process.wait()
             self.process = None
+
+    def freeze(self) -> None:
+        """Stop the server and its connections as if the machine hung. It can be stopped, and started again."""
+        assert self.process is not None
+        for process in self._family():
+            os.kill(process, signal.SIGSTOP)
+
+    def _family(self) -> list[int]:
+        assert self.process is not None
+        parent = str(self.process.pid)
+        children = (path.parent for path in Path("/proc").glob("[0-9]*/stat") if _parent_of(path) == parent)
+        return [self.process.pid, *(int(child.name) for child in children)]
 
     def new_database(self) -> str:
         """Make an empty database, and return its URL."""
