@@ -265,11 +265,12 @@ def no_database():
 def statuses_of(app: Any, times: int) -> list[int]:
     """Send requests to an application of either colour."""
     if isinstance(app, wsgi.RateLimitMiddleware):
-        answers = [Client(app).post("/login", environ_base={"REMOTE_ADDR": "192.0.2.7"}) for _ in range(times)]
-        for answer in answers:
-            answer.close()
-        return [answer.status_code for answer in answers]
-    client = TestClient(app)
+        found = []
+        for _ in range(times):
+            with Client(app).post("/login", environ_base={"REMOTE_ADDR": "192.0.2.7"}) as answer:
+                found.append(answer.status_code)
+        return found
+    client = TestClient(app, client=("192.0.2.7", 1))
     return [client.post("/login").status_code for _ in range(times)]
 
 
@@ -289,6 +290,38 @@ def test_a_front_around_django_goes_by_the_status_that_it_sees_itself(colour):
         outer = colour.RateLimitMiddleware(inner, store=STORE, default=None, rules=RULE)
         assert statuses_of(outer, 7) == EXPECTED
     assert used_in(STORE) == {"post-logins": 5, "count-200-3600s": 5}
+
+
+SHARED = Policy("shared", [Limit(5, 3600, name="shared")])
+
+
+@pytest.mark.usefixtures("no_database")
+@pytest.mark.parametrize("inner", ["flask", "django wsgi", "django asgi"])
+@pytest.mark.parametrize(
+    ("outer_counts", "inner_counts", "status", "expected", "used"),
+    [
+        ({"count": 401}, {"count": 401}, 401, [401] * 5 + [429] * 2, {"shared": 5}),
+        ({"count": 401}, {"count": 401}, 200, [200] * 7, {}),
+        ({}, {"count": 401}, 200, [200] * 5 + [429] * 2, {"shared": 5}),
+        ({"count": 401}, {}, 200, [200] * 5 + [429] * 2, {"shared": 5}),
+    ],
+    ids=["failures twice", "successes twice", "requests, then failures", "failures, then requests"],
+)
+def test_a_front_and_a_view_behind_it_charge_the_counter_that_they_share_once(
+    inner, outer_counts, inner_counts, status, expected, used
+):
+    limit: dict[str, Any] = {"policy": SHARED, "by": "ip", "endpoint": "/login", **inner_counts}
+    app = flask.Flask("inner")
+    ratekit.flask.install(app, store=STORE)
+    app.post("/login", endpoint="x")(ratekit.flask.rate_limit(**limit)(lambda: ("what came of it", status)))
+    urls = (django_path("login", ratekit_django.rate_limit(**limit)(lambda request: HttpResponse(status=status))),)
+    middleware = ["ratekit_django.middleware.RateLimitMiddleware"]
+    with override_settings(ROOT_URLCONF=urls, RATEKIT={"STORE_URL": STORE}, MIDDLEWARE=middleware):
+        behind = {"flask": lambda: app, "django wsgi": WSGIHandler, "django asgi": ASGIHandler}[inner]()
+        front = (asgi if inner == "django asgi" else wsgi).RateLimitMiddleware
+        rules = {"/login": {"limits": SHARED, **outer_counts}}
+        assert statuses_of(front(behind, store=STORE, default=None, rules=rules), 7) == expected
+    assert used_in(STORE) == used
 
 
 @pytest.mark.parametrize(("first", "then"), [("200 OK", "401 Unauthorized"), ("401 Unauthorized", "200 OK")])
