@@ -96,6 +96,8 @@ def _lines(found: Sequence[LimitReport], question: Question) -> Iterator[str]:
     names += [f"for {question.share:.4g}"] if question.share is not None else []
     names += [f"if {question.candidate}"] if question.candidate is not None else []
     yield from table(names, [_row(one, question) for one in found])
+    if reserved := dict.fromkeys(f"{printable(one.endpoint)} {printable(one.limit)}" for one in found if one.is_reserved):
+        yield f"peaks of {', '.join(reserved)} have what requests reserve, also what they return when they end"
     for one in found:
         yield from _subjects(one, question.top)
 

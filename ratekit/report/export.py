@@ -19,7 +19,7 @@ _COLUMNS = (
 
 def as_document(report: LimitReport, top: int) -> dict[str, Any]:
     """Return the report of a limit as values for JSON, with at most `top` subjects of each kind."""
-    others = ("policy", "algorithm", "requests", "allowed", "denied", "would_deny", "degraded", "subjects")
+    others = ("policy", "algorithm", "requests", "allowed", "denied", "would_deny", "degraded", "subjects", "is_reserved")
     return {
         **{name: getattr(report, name) for name in (*_ABOUT, *others)},
         "first": as_time(report.first),

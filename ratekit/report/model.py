@@ -55,6 +55,7 @@ class LimitReport:
     is_complete: bool  # every subject is in `highest`
     unit: str = REQUESTS  # what max_requests and peaks count; refusals are requests
     calendar: str = ""  # the periods that are its windows, such as "month Europe/Berlin"; window is then the longest of them
+    is_reserved: bool = False  # peaks have what requests reserve (estimate=, count=), also what they return when they end
 
     @property
     def requests(self) -> int:

@@ -133,6 +133,7 @@ class Merged:
             is_complete=is_complete,
             unit=about.get("unit", REQUESTS),
             calendar=about.get("calendar", ""),
+            is_reserved="is_reserved" in about,
             **self._totals,
         )
 

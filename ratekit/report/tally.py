@@ -11,12 +11,14 @@ from ratekit.core.events import Decision
 from ratekit.core.figures import ADMITS, FIGURES, OVERRIDDEN, UNLIMITED
 from ratekit.core.limits import Algorithm, Limit
 from ratekit.core.modes import RateLimitMode
-from ratekit.core.protocol import Call
+from ratekit.core.protocol import Call, Operation
 
 WINDOW_PARTS = 16  # ends of windows that are closer than a 16th of a window are the end of the same window
 _MOST_CACHED = 20_000
-_FIGURES_AT = 7
-Record = tuple[Any, ...]  # compiled, keys, cost, mode, prefix, decided_at, degraded, and the figures of each limit
+_FIGURES_AT = 8
+Record = tuple[
+    Any, ...
+]  # compiled, keys, cost, mode, prefix, decided_at, degraded, operation, and the figures of each limit
 
 
 def record_of(decision: Decision) -> Record:
@@ -27,8 +29,8 @@ def record_of(decision: Decision) -> Record:
     """
     call, result, mode, _, prefix, failure = decision
     if result is None:
-        return (call[0], call[1], call[3], mode, prefix, 0.0, failure)
-    return (call[0], call[1], call[3], mode, prefix, result.decided_at, result.degraded, *result.figures)
+        return (call[0], call[1], call[3], mode, prefix, 0.0, failure, call[2])
+    return (call[0], call[1], call[3], mode, prefix, result.decided_at, result.degraded, call[2], *result.figures)
 
 
 class Series(NamedTuple):
@@ -60,6 +62,7 @@ class SeriesTally:
     denied: int = 0
     would_deny: int = 0
     degraded: int = 0
+    is_reserved: bool = False  # requests reserve what they cost, and may return some of it
     uses: dict[str, Use] = field(default_factory=dict)
 
     def add(self, name: str, cost: int, at: float, figures: Sequence[int]) -> None:
@@ -101,7 +104,7 @@ class Tally:
     def add(self, record: Record) -> None:
         """Add a decision to the tally of each of its limits."""
         self.count += 1
-        compiled, keys, cost, mode, _, at, degraded = record[:_FIGURES_AT]
+        compiled, keys, cost, mode, _, at, degraded, operation = record[:_FIGURES_AT]
         costs = Call(compiled, keys, cost=cost).costs
         places = self._cached.get((compiled, keys)) or self._places(_decision(record))
         start = _FIGURES_AT
@@ -110,6 +113,7 @@ class Tally:
             if tally is None:
                 tally = self._series[series] = SeriesTally(_decision(record).policy_of(index), compiled.limits[index])
             tally.mode = mode
+            tally.is_reserved |= operation == Operation.RESERVE
             if degraded is not None:
                 tally.degraded += 1
             else:
@@ -131,7 +135,7 @@ class Tally:
 
 def _decision(record: Record) -> Decision:
     """Return the decision of a record, without its result."""
-    compiled, keys, cost, mode, prefix, _, degraded = record[:_FIGURES_AT]
+    compiled, keys, cost, mode, prefix, _, degraded, _ = record[:_FIGURES_AT]
     return Decision(Call(compiled, keys, cost=cost), None, mode, 0.0, prefix, degraded)
 
 

@@ -135,6 +135,7 @@ def _totals(names: SeriesKeys, tally: SeriesTally, *, is_new: bool) -> Iterator[
     about: list[Any] = ["policy", tally.policy, "mode", mode, "algorithm", str(limit.algorithm)]
     about += ["max_requests", limit.capacity, "window", format_seconds(limit.window)]
     about += ["unit", limit.unit, "calendar", "" if limit.calendar is None else str(limit.calendar)]
+    about += ["is_reserved", 1] if tally.is_reserved else []
     if times:
         about += ["last", _ms(max(times)), *(["first", _ms(min(times))] if is_new else [])]
     yield ("HSET", names.totals, *about)

@@ -48,6 +48,23 @@ def test_report_is_a_table_of_limits_and_of_subjects(ratekit):
     assert "user:8" not in ended.out
 
 
+def test_report_says_whose_peaks_have_what_was_returned(ratekit, url):
+    """Three requests of an estimate of 800 that cost 100 each, one after the other: 300 are used, and 1000 were needed."""
+    llm = Policy("/chat", "1000 tokens/min")
+    with RateLimiter(url, deadline=5) as limiter:
+        reporter = Reporter(limiter, subjects="plain", interval=3600).start()
+        for _ in range(3):
+            with limiter.reserve(llm, "org:7", estimate={"tokens": 800}) as reservation:
+                reservation.settle(tokens=100)
+        limiter.check(Policy("/search", "5/min"), "org:7")
+        reporter.close()
+    told = ratekit("report", "--share", "1%").out
+    assert "peaks of /chat tokens-60s have what requests reserve, also what they return when they end" in told
+    found = {one["endpoint"]: one for one in json.loads(ratekit("report", "--json", "--share", "1%").out)["limits"]}
+    assert (found["/chat"]["is_reserved"], found["/search"]["is_reserved"]) == (True, False)
+    assert found["/chat"]["limit_for_share"]["max_requests"] == 1000
+
+
 def test_report_says_units_and_periods_of_calendars(ratekit, url):
     with RateLimiter(url, deadline=5) as limiter:
         reporter = Reporter(limiter, subjects="plain", interval=3600).start()
