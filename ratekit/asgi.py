@@ -15,10 +15,11 @@ from ratekit.limiter.limiters import AsyncRateLimiter, shielded
 from ratekit.stores.contract import AsyncStoreGiven
 from ratekit.web.answers import ANSWERED, ErrorResponse, ResponseWriter
 from ratekit.web.charging import ResponseHead, joined
-from ratekit.web.decide import Ledger, give_back, hold_slots, refusal_of, refuse
+from ratekit.web.decide import give_back, refusal_of, refuse
 from ratekit.web.drivers import arun
 from ratekit.web.fast_path import decide_request
 from ratekit.web.identity import KeyFunction, body_too_long
+from ratekit.web.ledger import Ledger, hold_slots
 from ratekit.web.options import MiddlewareKeywords, MiddlewareOptions, RuleKeywords, split_arguments
 from ratekit.web.requests import AsgiRequest, asgi_path, asgi_peer
 from ratekit.web.settling import Usage, conclude, conclude_trailers, fail, finish

@@ -18,12 +18,14 @@ from ratekit.limiter.limiters import RateLimiter
 from ratekit.stores.contract import StoreGiven
 from ratekit.web.answers import ANSWERED, ErrorResponse
 from ratekit.web.charging import ResponseHead, joined
-from ratekit.web.decide import Ledger, Verdict, decide, give_back, hold_slots, refusal_of, refuse, releases_of
+from ratekit.web.decide import decide, give_back, refusal_of, refuse
 from ratekit.web.drivers import run
 from ratekit.web.identity import KeyFunction, body_too_long
+from ratekit.web.ledger import Ledger, hold_slots, releases_of
 from ratekit.web.options import MiddlewareKeywords, MiddlewareOptions, RuleKeywords, split_arguments
 from ratekit.web.requests import MOST_DIGITS, WsgiRequest
 from ratekit.web.settling import Usage, conclude, fail, finish, reopen
+from ratekit.web.steps import Verdict
 from ratekit.web.table import Rule
 
 if TYPE_CHECKING:

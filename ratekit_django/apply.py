@@ -6,7 +6,7 @@ from typing import Any, Unpack
 
 from ratekit.core import keys
 from ratekit.core.results import RateLimitResult
-from ratekit.web.decide import Verdict
+from ratekit.web.steps import Verdict
 from ratekit.web.view_limit import ApplyOptions, applied_limit
 from ratekit_django.decisions import adecide, decide
 from ratekit_django.urls import url_of

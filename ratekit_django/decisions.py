@@ -17,12 +17,13 @@ from ratekit.core.modes import RateLimitMode
 from ratekit.core.protocol import Call
 from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import RateLimiter
-from ratekit.web.decide import Ask, Flow, Ledger, Verdict
 from ratekit.web.drivers import AwaitedLimiter, arun, run
 from ratekit.web.identity import (
     KeyFunction,
     identified_subject,
 )
+from ratekit.web.ledger import Ledger
+from ratekit.web.steps import Ask, Flow, Verdict
 from ratekit.web.view_checks import Finding, ViewRequest, decide_view
 from ratekit.web.view_limit import ViewLimit
 from ratekit_django.conf import conf

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ratekit.core.modes import RateLimitMode
-from ratekit.web.decide import PASS, Ask, Flow, Verdict, hold_slots
 from ratekit.web.drivers import arun, run
 from ratekit.web.identity import KeyFunction, client_ip
+from ratekit.web.ledger import hold_slots
+from ratekit.web.steps import PASS, Ask, Flow, Verdict
 from ratekit_django.conf import conf
 from ratekit_django.decisions import asking, awaited_limiter
 from ratekit_django.requests import DjangoRequest, RequestState, read_body

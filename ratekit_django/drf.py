@@ -11,8 +11,8 @@ from django.core.exceptions import ImproperlyConfigured
 
 from ratekit.core.errors import ConfigurationError, MissingExtraError, RateLimitExceeded
 from ratekit.web.answers import ErrorResponse
-from ratekit.web.decide import Verdict
 from ratekit.web.plans import LimitsFunction, RuleLimits
+from ratekit.web.steps import Verdict
 from ratekit.web.view_limit import USER, ViewLimit, ViewOptions, Who, view_limit
 from ratekit_django.conf import conf
 from ratekit_django.decisions import client_address, decide, user_subject

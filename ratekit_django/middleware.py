@@ -10,8 +10,9 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from ratekit.web.answers import ANSWERED
-from ratekit.web.decide import Verdict, refusal_of, refuse
+from ratekit.web.decide import refusal_of, refuse
 from ratekit.web.drivers import run
+from ratekit.web.steps import Verdict
 from ratekit.web.view_limit import ViewLimit
 from ratekit_django.conf import conf
 from ratekit_django.decisions import adecide, decide

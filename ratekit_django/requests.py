@@ -20,8 +20,8 @@ from django.http.request import RawPostDataException, UnreadablePostError
 from ratekit.core.errors import UnusableRequestError
 from ratekit.core.results import RateLimitResult
 from ratekit.web.client_address import TrustedProxies
-from ratekit.web.decide import LEDGER, Ledger
 from ratekit.web.identity import KeyFunction, body_too_long
+from ratekit.web.ledger import LEDGER, Ledger
 from ratekit.web.parsers import MULTIPART, cookie_texts
 from ratekit.web.requests import WsgiRequest, asgi_header_lines, principal_of
 from ratekit.web.settling import Usage

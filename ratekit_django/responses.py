@@ -13,7 +13,7 @@ from ratekit.core.errors import RateLimitExceeded
 from ratekit.core.headers import PROBLEM_TYPE
 from ratekit.core.results import RateLimitResult
 from ratekit.web.answers import ErrorResponse
-from ratekit.web.decide import Verdict
+from ratekit.web.steps import Verdict
 from ratekit_django.conf import conf
 from ratekit_django.requests import RequestState
 from ratekit_django.settling import conclude_response, settle_on_close

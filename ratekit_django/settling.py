@@ -16,8 +16,8 @@ from django.http.multipartparser import MultiPartParserError
 
 from ratekit.limiter.limiters import shielded
 from ratekit.web.charging import ResponseHead, joined
-from ratekit.web.decide import Ledger
 from ratekit.web.drivers import arun, run
+from ratekit.web.ledger import Ledger
 from ratekit.web.settling import conclude, fail, finish
 from ratekit_django.conf import conf
 from ratekit_django.decisions import awaited_limiter

@@ -13,7 +13,7 @@ from ratekit.core.modes import RateLimitMode
 from ratekit.core.results import RateLimitResult
 from ratekit.stores.contract import AsyncClient
 from ratekit.web.arguments import cost_of, refuse_unknown
-from ratekit.web.decide import grouped
+from ratekit.web.checks import grouped
 from ratekit.web.identity import By
 from ratekit_fastapi.decisions import raise_undecided, run, write_headers
 from ratekit_fastapi.dependencies import ProjectRateLimiter

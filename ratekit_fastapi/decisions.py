@@ -18,10 +18,13 @@ from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import AsyncRateLimiter
 from ratekit.limiter.reservations import Reservation, unlimited
 from ratekit.web.answers import ErrorResponse, error_response
-from ratekit.web.decide import LEDGER, Check, Group, Ledger, Verdict, decide, grouped, hold_slots
+from ratekit.web.checks import Check, Group, grouped
+from ratekit.web.decide import decide
 from ratekit.web.drivers import arun
 from ratekit.web.fast_path import decide_request, release
+from ratekit.web.ledger import LEDGER, Ledger, hold_slots
 from ratekit.web.requests import asgi_peer
+from ratekit.web.steps import Verdict
 from ratekit_fastapi.errors import RateLimitExceeded, RateLimitUnavailable, UnusableRequestError, answer_in
 from ratekit_fastapi.routes import effective_route, limiters_after
 from ratekit_fastapi.settings import CHECKS, SETTINGS, Settings, begin_dispatch, settings_of

@@ -35,7 +35,7 @@ from ratekit.web.charging import (
     check_charging,
     meaning_of,
 )
-from ratekit.web.decide import Ask, Check
+from ratekit.web.checks import Check
 from ratekit.web.drivers import arun
 from ratekit.web.identity import (
     DEFAULT_ANONYMOUS,
@@ -53,6 +53,7 @@ from ratekit.web.identity import (
     why_nobody,
 )
 from ratekit.web.plans import NO_LIMITS, Cost, LimitsFunction, RuleLimits, declared
+from ratekit.web.steps import Ask
 from ratekit_fastapi import decisions
 from ratekit_fastapi.requests import StarletteRequest, load_body
 from ratekit_fastapi.routes import RateLimiterMark, effective_route, endpoint_of, limiters_after, operation_of

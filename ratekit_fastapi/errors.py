@@ -13,8 +13,9 @@ from starlette.responses import Response
 from ratekit.core import errors
 from ratekit.core.results import RateLimitResult
 from ratekit.web.answers import ANSWERED, ErrorResponse
-from ratekit.web.decide import Ledger, refusal_of, refuse
+from ratekit.web.decide import refusal_of, refuse
 from ratekit.web.drivers import arun
+from ratekit.web.ledger import Ledger
 from ratekit_fastapi.settings import settings_of
 
 

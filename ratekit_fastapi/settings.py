@@ -19,9 +19,10 @@ from ratekit.limiter.limiters import AsyncRateLimiter
 from ratekit.limiter.operations import LimiterOptions
 from ratekit.stores.contract import AsyncClient, AsyncStoreGiven
 from ratekit.web.answers import ResponseWriter
+from ratekit.web.checks import Group
 from ratekit.web.client_address import TrustedProxies
-from ratekit.web.decide import LEDGER, Group, Ledger
 from ratekit.web.identity import identified_subject
+from ratekit.web.ledger import LEDGER, Ledger
 from ratekit.web.options import MOST_KNOWN
 from ratekit.web.plans import PlanFunction, Plans
 

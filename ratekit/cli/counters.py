@@ -19,8 +19,10 @@ from ratekit.core.protocol import CostGiven
 from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import RateLimiter
 from ratekit.web.answers import ResponseWriter
-from ratekit.web.decide import Check, Ledger, decide, grouped
+from ratekit.web.checks import Check, grouped
+from ratekit.web.decide import decide
 from ratekit.web.drivers import run
+from ratekit.web.ledger import Ledger
 
 _SHOWN = 5  # reservations whose estimates are named
 

@@ -90,6 +90,11 @@ class Call(NamedTuple):
         return [self.keys[at] for at in self.compiled.state_at]
 
     @property
+    def share(self) -> float | None:
+        """The fraction of each capacity that the request may use; None: all of it."""
+        return None if self.extra is None else self.extra.share
+
+    @property
     def costs(self) -> tuple[int, ...]:
         """What each limit is asked for. A concurrency limit is always asked for one slot."""
         cost, rows = self.cost, self.compiled.rows

@@ -13,10 +13,11 @@ from werkzeug.wrappers import Response
 from ratekit.core.errors import ConfigurationError, UnusableRequestError
 from ratekit.core.results import RateLimitResult
 from ratekit.web.client_address import TrustedProxies
-from ratekit.web.decide import Ask, Ledger
 from ratekit.web.identity import KeyFunction, body_too_long, identified_subject
+from ratekit.web.ledger import Ledger
 from ratekit.web.parsers import MOST_FIELDS, cookie_texts, too_many_fields
 from ratekit.web.requests import WsgiRequest
+from ratekit.web.steps import Ask
 from ratekit.web.view_checks import Finding, ViewRequest
 from ratekit.wsgi import read_body
 

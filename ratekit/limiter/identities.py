@@ -29,7 +29,7 @@ def decide_all(calls: Sequence[Call], prefix: str, *, one_slot: bool) -> Flow:
     if len(groups) > 1 and calls[0].operation == Operation.CHECK:
         from ratekit.limiter.operations import new_slot  # imported late: it imports this module
 
-        slot, extra = new_slot(), Extra(share=_share(calls[0]), hold_ms=hold_ms(_CHECK_HOLD))
+        slot, extra = new_slot(), Extra(share=calls[0].share, hold_ms=hold_ms(_CHECK_HOLD))
         reserves = [call._replace(operation=Operation.RESERVE, slot=slot, extra=extra) for call in calls]
         return (yield from reserve_all(reserves, prefix, one_slot=True)).result
     results = []
@@ -74,10 +74,6 @@ def _each(calls: Iterable[Call]) -> Generator[Call, RateLimitResult, None]:
     for call in calls:
         with suppress(RateLimitUnavailable):
             yield call
-
-
-def _share(call: Call) -> float | None:
-    return None if call.extra is None else call.extra.share
 
 
 def _groups(calls: Sequence[Call], *, one_slot: bool) -> list[_Group]:

@@ -20,11 +20,14 @@ from ratekit.stores.contract import AsyncStore, Store
 from ratekit.web.answers import ErrorResponse, ResponseWriter, error_response
 from ratekit.web.arguments import cost_of, untold
 from ratekit.web.charging import spent_by
-from ratekit.web.decide import Ask, Check, Flow, Ledger, Step, Verdict, decide, grouped, refuse
+from ratekit.web.checks import Check, grouped
+from ratekit.web.decide import decide, refuse
 from ratekit.web.identity import KeyFunction, anonymous_subject, asubject_of, note_pass, subject_of, why_nobody
+from ratekit.web.ledger import Ledger
 from ratekit.web.options import LoadBody
 from ratekit.web.plans import NO_LIMITS, NO_PLAN_OF, PlanFunction
 from ratekit.web.requests import FrontRequest
+from ratekit.web.steps import Ask, Flow, Step, Verdict
 
 AskPlan = Callable[[FrontRequest | None, str], Ask]
 _OFF = RateLimitMode.OFF

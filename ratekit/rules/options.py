@@ -11,10 +11,11 @@ from ratekit.rules.compiled import DocumentRule
 from ratekit.rules.keys import function_key
 from ratekit.rules.reload import Rules, RulesGiven
 from ratekit.web.answers import ErrorResponse
-from ratekit.web.decide import Check, Step
+from ratekit.web.checks import Check
 from ratekit.web.identity import By, KeyFunction
 from ratekit.web.options import LoadBody, MiddlewareOptions
 from ratekit.web.requests import FrontRequest
+from ratekit.web.steps import Step
 from ratekit.web.table import Rule
 
 

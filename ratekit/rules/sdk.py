@@ -29,12 +29,15 @@ from ratekit.rules.sources.contract import AsyncSource
 from ratekit.stores.contract import AsyncStoreGiven, StoreGiven
 from ratekit.web.answers import ErrorResponse, ResponseWriter
 from ratekit.web.arguments import checked_mode, mode_reader
+from ratekit.web.checks import Check, grouped
 from ratekit.web.client_address import X_FORWARDED_FOR, TrustedProxies
-from ratekit.web.decide import Ask, Check, Ledger, Step, decide, grouped
+from ratekit.web.decide import decide
 from ratekit.web.drivers import arun, run
 from ratekit.web.identity import By, as_key_function
+from ratekit.web.ledger import Ledger
 from ratekit.web.options import refuse_awaited
 from ratekit.web.plans import PlanFunction, checked_plan_of
+from ratekit.web.steps import Ask, Step
 
 _Limiter = TypeVar("_Limiter", RateLimiter, AsyncRateLimiter)
 _Deciding = Generator[Step, Any, RateLimitResult]

@@ -18,8 +18,9 @@ from ratekit.core.protocol import CostGiven
 from ratekit.limiter.reservations import checked_share
 from ratekit.web.arguments import cost_of, untold, wrong_type
 from ratekit.web.charging import Charging, other_units, spent_by
-from ratekit.web.decide import Ask, Check, Step
+from ratekit.web.checks import Check
 from ratekit.web.plans import Cost
+from ratekit.web.steps import Ask, Step
 
 Asking = Callable[[Callable[[Any], Any]], Ask]  # makes the step that asks a callable about the request
 _log = logging.getLogger("ratekit.web")

@@ -11,7 +11,7 @@ from ratekit.core.modes import RateLimitMode
 from ratekit.core.protocol import Call
 from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import RateLimiter
-from ratekit.web.decide import Ask, GiveBack, Step
+from ratekit.web.steps import Ask, GiveBack, Step
 
 Result = TypeVar("Result")
 

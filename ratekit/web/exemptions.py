@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from ratekit.core.errors import ConfigurationError
 from ratekit.web.arguments import wrong_type
-from ratekit.web.decide import Ask, Step
 from ratekit.web.methods import split_method
 from ratekit.web.patterns import Pattern
 from ratekit.web.requests import FrontRequest
+from ratekit.web.steps import Ask, Step
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Exempt = str | Callable[[Any], Any]

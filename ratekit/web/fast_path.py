@@ -26,8 +26,11 @@ from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import AsyncRateLimiter
 from ratekit.stores.contract import Figures
 from ratekit.web.answers import ResponseWriter
-from ratekit.web.decide import PASS, Admission, Group, Ledger, Verdict, decide, releases_of
+from ratekit.web.checks import Group
+from ratekit.web.decide import decide
 from ratekit.web.drivers import arun
+from ratekit.web.ledger import Admission, Ledger, releases_of
+from ratekit.web.steps import PASS, Verdict
 
 is_on = True
 _AT_ONCE = 16  # requests that are decided at once before it is looked again whether several wait

@@ -28,8 +28,8 @@ from ratekit.web.arguments import (
 )
 from ratekit.web.charged_checks import charged_check
 from ratekit.web.charging import meaning_of
+from ratekit.web.checks import Check, Group, grouped
 from ratekit.web.client_address import X_FORWARDED_FOR, TrustedProxies
-from ratekit.web.decide import Ask, Check, Decide, Group, Step, grouped
 from ratekit.web.exemptions import NOTHING, Exempt, Exemptions, is_exempt
 from ratekit.web.identity import (
     By,
@@ -53,6 +53,7 @@ from ratekit.web.plans import (
     checked_plan_of,
 )
 from ratekit.web.requests import FrontRequest
+from ratekit.web.steps import Ask, Decide, Step
 from ratekit.web.table import NO_RULE, Rule, RuleGiven, Rules, RuleSet
 
 ADDRESS_ENDPOINT, ATTEMPT_ENDPOINT = "address", "attempts"

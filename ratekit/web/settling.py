@@ -20,7 +20,10 @@ from ratekit.core.protocol import Call, Operation, only, parts
 from ratekit.core.results import RateLimitResult
 from ratekit.limiter.reservations import Reservation
 from ratekit.web.charging import Charging, ResponseHead
-from ratekit.web.decide import Check, Ledger, Spent, Step, given_back
+from ratekit.web.checks import Check
+from ratekit.web.decide import given_back
+from ratekit.web.ledger import Ledger, Spent
+from ratekit.web.steps import Step
 
 _log = logging.getLogger("ratekit.web")
 _warned: set[tuple[str, str]] = set()  # endpoints and headers

@@ -18,7 +18,8 @@ from ratekit.stores.contract import AsyncStore, Store
 from ratekit.web.answers import ResponseWriter, error_response
 from ratekit.web.arguments import blocking_mode, counter_answered, untold
 from ratekit.web.charged_checks import charged_check
-from ratekit.web.decide import PASS, Ask, Check, Flow, Ledger, Step, Verdict, decide, grouped, refuse
+from ratekit.web.checks import Check, grouped
+from ratekit.web.decide import decide, refuse
 from ratekit.web.exemptions import NOTHING, is_exempt
 from ratekit.web.identity import (
     NOBODY,
@@ -31,8 +32,10 @@ from ratekit.web.identity import (
     subject_of,
     why_nobody,
 )
+from ratekit.web.ledger import Ledger
 from ratekit.web.plans import NO_LIMITS, PlanFunction, Plans, without_slots
 from ratekit.web.requests import FrontRequest
+from ratekit.web.steps import PASS, Ask, Flow, Step, Verdict
 from ratekit.web.view_limit import ENDPOINT, PROJECT, USER, ViewLimit
 
 Found = TypeVar("Found")

@@ -18,7 +18,7 @@ from ratekit.core.protocol import CostGiven, parts
 from ratekit.rules.descriptors.documents import DocumentDomain
 from ratekit.rules.descriptors.file import UNIT_OF_NUMBER, Unit
 from ratekit.rules.descriptors.tree import Domain, Domains, Rule, endpoint_of, policy_of, subject_of
-from ratekit.web.decide import Check, Group, grouped
+from ratekit.web.checks import Check, Group, grouped
 from ratekit_service.envoy.errors import GrpcError, StatusCode
 from ratekit_service.envoy.wire import MalformedMessageError, RateLimitRequest, RequestedDescriptor, read_request
 

@@ -21,8 +21,10 @@ from ratekit.limiter.limiters import AsyncRateLimiter
 from ratekit.rules.descriptors.tree import Domains
 from ratekit.web.answers import ResponseWriter
 from ratekit.web.arguments import checked_mode, mode_reader
-from ratekit.web.decide import Decide, Flow, Ledger, Step, Verdict, decide
+from ratekit.web.decide import decide
 from ratekit.web.drivers import arun
+from ratekit.web.ledger import Ledger
+from ratekit.web.steps import Decide, Flow, Step, Verdict
 from ratekit_service.envoy.errors import GrpcError, StatusCode
 from ratekit_service.envoy.plans import Place, Plan, Planner
 from ratekit_service.envoy.wire import MOST_UINT32, OK, OVER_LIMIT, UNKNOWN, Status, header, write_response

@@ -22,7 +22,7 @@ from ratekit.core.outages import Outage, StoreOutage
 from ratekit.stores.async_memory import AsyncMemoryStore
 from ratekit.stores.memory import MemoryStore
 from ratekit.web import fast_path
-from ratekit.web.decide import Ledger
+from ratekit.web.ledger import Ledger
 from ratekit_fastapi import PathRateLimiter, install
 from support.listening import heard
 

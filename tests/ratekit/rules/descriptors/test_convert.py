@@ -14,7 +14,7 @@ from ratekit.rules.descriptors.file import UNITS, Descriptor, DescriptorFile, Ra
 from ratekit.rules.descriptors.tree import Domain
 from ratekit.rules.document import Document
 from ratekit.stores.memory import MemoryStore
-from ratekit.web.decide import Check
+from ratekit.web.checks import Check
 
 PER_MINUTE = {"unit": "minute", "requests_per_unit": 5}
 
