@@ -424,16 +424,24 @@ def decode(
     plan = call[0]
     if plan.has_calendar:
         note_stale(plan, figures[::FIGURES])
-    if call[2] is not CHECK and len(figures) > FIGURES * len(plan.limits):
-        figures = _with_taken(plan, figures)
+    if call[2] is not CHECK:
+        figures = _with_taken(call, figures)
     return _new(RateLimitResult, (plan.limits, figures, decided_at, degraded))
 
 
-def _with_taken(plan: CompiledPolicy, figures: Sequence[int]) -> AnnotatedFigures:
-    """Return figures without what was taken at their end, which becomes an annotation."""
-    size = FIGURES * len(plan.limits)
+def _with_taken(call: Call, figures: Sequence[int]) -> Sequence[int]:
+    """Return figures without what was taken at their end, which becomes an annotation.
+
+    Without the store nobody says what was taken: all of it, if the request passes without figures, else nothing.
+    """
+    plan, size = call.compiled, FIGURES * len(call.compiled.limits)
+    taken: Sequence[int] = figures[size:]
+    if not taken and call.operation == Operation.TAKE:
+        costs = (call.cost,) if isinstance(call.cost, int) else call.cost
+        taken = (0,) * len(costs) if figures else costs
+    if not taken:
+        return figures
     annotated = AnnotatedFigures(figures[:size])
-    taken = figures[size:]
     annotated.taken = dict(zip(plan.units, taken, strict=True)) if plan.units else taken[0]
     return annotated
 

@@ -159,7 +159,7 @@ class RateLimitResult(NamedTuple):
 
     @property
     def taken(self) -> int | Mapping[str, int] | None:
-        """What `take` has spent, by unit where there are several; None if all of the cost was asked for."""
+        """What `take` has spent, by unit where there are several, or what passes without the store; None for others."""
         return self.figures.taken if isinstance(self.figures, AnnotatedFigures) else None
 
     @property

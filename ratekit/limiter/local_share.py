@@ -108,8 +108,8 @@ class LocalFallback:
 
         The store is told of the rest of a settle too, by its id: so the same settle, sent again, changes nothing there.
         """
-        if call.operation == Operation.TAKE:
-            taken = figures[FIGURES * len(call.compiled.limits) :]
+        taken = figures[FIGURES * len(call.compiled.limits) :]  # nothing of a subject that is blocked
+        if taken:
             return call._replace(cost=taken[0] if isinstance(call.cost, int) else tuple(taken))
         if call.operation != Operation.SETTLE or call.extra is None:
             return call

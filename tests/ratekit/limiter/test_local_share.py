@@ -114,6 +114,7 @@ def test_override_that_the_store_has_told_of_counts_when_it_is_away(link):
     one.down()
     assert admitted(one, TEN, "many", of=60) == 50
     assert admitted(one, TEN, "none", of=3) == 0
+    assert one.ask("take", TEN, "none", cost=3).taken == 0
     assert admitted(one, TEN, "all", of=30) == 30
 
 
@@ -275,5 +276,6 @@ def test_ban_that_the_store_has_told_of_counts_when_it_is_away(link, ratekit_clo
     refused = one.ask("check", TEN, "u")
     assert (refused.allowed, refused.retry_after, refused.degraded) == (False, 60, "connection")
     assert one.ask("reserve_now", TEN, "u").is_over_limit
+    assert one.ask("take", TEN, "u", cost=5).taken == 0
     ratekit_clock.advance(60)
     assert one.ask("check", TEN, "u").allowed

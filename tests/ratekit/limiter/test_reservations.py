@@ -317,6 +317,16 @@ def test_take_says_how_much_was_there(limiter):
     assert limiter.take(tokens, "u", cost={"tokens": 5000}).taken == {"requests": 1, "tokens": 1000}
 
 
+def test_take_says_what_passes_when_the_store_is_away(ratekit_clock):
+    """A job that takes as much as fits gets a number, whatever happens."""
+    tokens = Policy("llm", ["60/min", Limit(1000, 60, unit="tokens")])
+    with RateLimiter(AWAY) as limiter:
+        assert limiter.take(PLAIN, "u", cost=40).taken == 40
+        assert limiter.take(tokens, "u", cost={"tokens": 5000}).taken == {"requests": 1, "tokens": 5000}
+    with RateLimiter(AWAY, on_outage="local") as limiter:
+        assert [limiter.take(PLAIN, "u", cost=7).taken for _ in range(3)] == [7, 3, 0]
+
+
 def test_share_keeps_room_for_others(limiter):
     results = [limiter.check(PLAIN, "u", share=0.5).allowed for _ in range(6)]
     assert results == [True] * 5 + [False]
