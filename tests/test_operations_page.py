@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+import textwrap
 
 import pytest
 
 from ratekit import Limit, RateLimiter
+from ratekit.admin.doctor import examine
 from ratekit.overrides import set_rate_limit_override
+from support.gateways import process
 from support.pages import ROOT
+from support.servers import SERVERS, executable_of, free_port
 
 PAGE = (ROOT / "docs/operations.md").read_text()
 ROWS = {name: int(number.replace(",", "")) for name, number in re.findall(r"^\| (.+?) \| ([\d,]+) \|$", PAGE, re.MULTILINE)}
@@ -32,6 +36,23 @@ def limiter(redis_server):
     with RateLimiter(f"{redis_server.url}?socket_timeout=5") as limiter:
         limiter.check(Limit(1, 1), "warm", endpoint="/warm")
         yield limiter
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_configuration_of_the_page_starts_a_server_that_is_fit(name, tmp_path):
+    lines = re.search(r"(?:^    .*\n)+", PAGE, re.MULTILINE)
+    assert lines is not None
+    config, port = tmp_path / "redis.conf", free_port()
+    config.write_text(textwrap.dedent(lines[0]))
+    command = [executable_of(name), str(config), "--port", str(port), "--dir", str(tmp_path), "--bind", "127.0.0.1"]
+    with (
+        process(command, port, tmp_path),
+        RateLimiter(f"redis://127.0.0.1:{port}", deadline=5, on_outage="closed") as limiter,
+    ):
+        found = {finding.what: (str(finding.severity), finding.message) for finding in examine(limiter)}
+    assert {severity for severity, _ in found.values()} == {"ok"}
+    assert "noeviction, maxmemory 200" in found["eviction"][1]
+    assert "appendonly is yes" in found["persist"][1]
 
 
 def test_every_row_is_measured():
