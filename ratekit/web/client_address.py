@@ -41,6 +41,10 @@ class TrustedProxies:
         """Read what a user gives: a number of hops, or networks such as "10.0.0.0/8"."""
         if not isinstance(header, str) or header.lower() not in TRUSTED_HEADERS:
             raise ConfigurationError(f"trusted_header {header!r} is none of {', '.join(TRUSTED_HEADERS)}")
+        if hops is None and header.lower() != X_FORWARDED_FOR:
+            raise ConfigurationError(
+                f"trusted_header {header!r} has no effect without trusted_hops: the number of proxies, or their networks"
+            )
         if isinstance(hops, int) and not isinstance(hops, bool) and 0 <= hops <= 100:
             return cls(hops=hops, header=header.lower(), is_given=True)
         if isinstance(hops, int | float):

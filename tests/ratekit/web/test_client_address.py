@@ -344,6 +344,14 @@ def test_trusted_header_of_another_name_is_refused(header):
         TrustedProxies.of(1, header)
 
 
+@pytest.mark.parametrize("header", ["CF-Connecting-IP", "X-Real-IP", "Forwarded"])
+def test_trusted_header_alone_is_refused(header):
+    """It would be set by nobody who is trusted, and so be ignored without a word."""
+    with pytest.raises(ConfigurationError, match=f"trusted_header '{header}' has no effect without trusted_hops"):
+        TrustedProxies.of(None, header)
+    assert TrustedProxies.of(0, header).is_empty  # said with the eyes open
+
+
 def warnings_in(caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "ratekit.web"]
 
