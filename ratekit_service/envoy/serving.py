@@ -50,10 +50,11 @@ class RuleFiles:
         return self.domains
 
     def _load(self) -> Domains:
-        files = [_loaded(path) for path in self._files()]
-        for note in (note for file in files if isinstance(file, DescriptorFile) for note in file.notes):
-            _log.warning("%s", note)
-        return Domains.of(files)
+        files = [(path, _loaded(path)) for path in self._files()]
+        for path, file in files:
+            for note in file.notes if isinstance(file, DescriptorFile) else ():
+                _log.warning("%s: %s", path, note)
+        return Domains.of([file for _, file in files])
 
     def _files(self) -> list[Path]:
         found = [sorted(path.iterdir()) if path.is_dir() else [path] for path in self._paths]

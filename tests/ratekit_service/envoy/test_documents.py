@@ -170,6 +170,15 @@ def test_files_of_both_forms_stand_in_one_folder_and_may_change(tmp_path, name):
     assert sorted(changed.by_name) == ["other", "store"]
 
 
+def test_warning_about_a_file_of_a_folder_names_the_file(tmp_path, caplog):
+    for name in ("shop", "other"):
+        limit = "detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 1}"
+        (tmp_path / f"{name}.yaml").write_text(f"domain: {name}\ndescriptors: [{{key: a, {limit}}}]\n")
+    RuleFiles([tmp_path])
+    told = [record.getMessage().partition(": names of metrics")[0] for record in caplog.records]
+    assert told == [f"{tmp_path}/{name}.yaml: descriptors[0].detailed_metric" for name in ("other", "shop")]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
