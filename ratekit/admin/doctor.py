@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +23,8 @@ SCRIPT_COMMANDS = (
     "zcount", "zcard", "zrank", "zscore", "zrem", "zremrangebyscore",
 )  # fmt: skip
 DECIDING = ("evalsha", "eval", "ping", *SCRIPT_COMMANDS)
-ADMINISTRATION = ("hdel", "persist", "pttl", "scan", "zincrby")
+ADMINISTRATION = ("hdel", "persist", "pttl", "scan", "zincrby", "publish")
+RULES = ("subscribe",)  # for those who read their rules from Redis
 CLUSTER = ("cluster|slots",)
 _OLDEST = (6, 2)
 _MOST_SKEW = 1.0  # seconds
@@ -61,10 +63,16 @@ class Node:
     save: str | None = None  # its setting of that name; None: this user may not read it
 
 
-def acl_rule(prefix: str, *, administration: bool = False, cluster: bool = False) -> str:
-    """Return the smallest set of rights that a user of the server needs, as arguments of ACL SETUSER."""
-    commands = [*DECIDING, *(ADMINISTRATION if administration else ()), *(CLUSTER if cluster else ())]
+def acl_rule(prefix: str, *, administration: bool = False, cluster: bool = False, rules: bool = False) -> str:
+    """Return the smallest set of rights that a user of the server needs, as arguments of ACL SETUSER.
+
+    rules: with those to read a document of rules from Redis. Administration writes it.
+    """
+    more = [(ADMINISTRATION, administration), (RULES, rules or administration), (CLUSTER, cluster)]
+    commands = [*DECIDING, *(command for names, is_wanted in more if is_wanted for command in names)]
     keys = [f"~{prefix}:*", f"~{prefix}_override:*", f"~{prefix}_mode", *([f"~{prefix}_report*"] if administration else [])]
+    if rules or administration:
+        keys += [f"~{prefix}_rules:*", "resetchannels", f"&{prefix}_rules:*"]
     return " ".join(["-@all", *(f"+{command}" for command in commands), *keys])
 
 
@@ -86,7 +94,7 @@ def examine(limiter: RateLimiter) -> Iterator[Finding]:
         try:
             node = _described(limiter, name)
         except RateLimitUnavailable as error:
-            yield _warning("server", f"does not answer INFO and TIME ({error.reason}): grant +info +time", name)
+            yield _warning("server", f"is not looked at ({error.reason}): {_remedy(error.reason)}", name)
         else:
             yield from _examine_node(node, is_cluster)
     if is_cluster:
@@ -112,6 +120,12 @@ def examine_rules(where: str, service: str | None = None) -> Iterator[Finding]:
     since = f", of {document.last_updated.isoformat()}" if document.last_updated else ""
     severity = Severity.OK if counting else Severity.WARNING
     yield Finding("rules", severity, f"{len(counting)} in force from {origin}, version {loaded.version}{since}")
+
+
+def _remedy(reason: str) -> str:
+    """Return what to do where a server does not tell of itself: the right that it names, or to look why it is silent."""
+    refused = re.search(r"'(\w+)(?:\|\w+)?' command", reason)
+    return f"grant +{refused[1].lower()}" if refused else "it has to answer INFO and TIME"
 
 
 def _is_sentinel(limiter: RateLimiter, name: str) -> bool:

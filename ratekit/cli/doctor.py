@@ -17,7 +17,9 @@ _STORE_PROBLEM = 3
 @click.command(short_help="Check whether the store is fit for limits.")
 @click.option("--acl", is_flag=True, help="Print the rights that a user of the server needs, and nothing else.")
 @click.option("--admin", is_flag=True, help="With --acl: add the rights for overrides, the mode and this program.")
-@click.option("--rules", metavar="SOURCE", help="Check the source of the rules, too: a path or a URL.")
+@click.option(
+    "--rules", metavar="SOURCE", help="Check the source of the rules, too: a path or a URL. With --acl: its rights."
+)
 @click.option("--service", metavar="NAME", help="Whose document of rules it is, where a source has several.")
 @with_store
 def doctor(session: Session, acl: bool, admin: bool, rules: str | None, service: str | None) -> int:
@@ -33,7 +35,8 @@ def doctor(session: Session, acl: bool, admin: bool, rules: str | None, service:
       ratekit doctor --acl | xargs redis-cli ACL SETUSER limiter on '>secret'
     """
     if acl:
-        rights = acl_rule(session.limiter.prefix, administration=admin, cluster="+cluster:" in session.url)
+        is_cluster, has_rules = "+cluster:" in session.url, rules is not None
+        rights = acl_rule(session.limiter.prefix, administration=admin, cluster=is_cluster, rules=has_rules)
         session.answer({"acl": rights}, [rights])
         return 0
     findings = []

@@ -13,6 +13,7 @@ import click
 import ratekit
 from ratekit.cli import completion, counters, db, doctor, explain, limits, mode, overrides, report, rules, serve, violations
 from ratekit.core.errors import ConfigurationError, DatabaseUnavailable, RateLimitUnavailable, SourceUnavailable
+from ratekit.core.outages import sentence
 
 USAGE, STORE, INTERRUPTED = 2, 3, 130
 COMMANDS: tuple[click.Command, ...] = (
@@ -113,7 +114,7 @@ def run(
     except ConfigurationError as error:
         return _fail(str(error), USAGE)
     except RateLimitUnavailable as error:
-        return _fail(f"the store does not answer: {error.reason}", STORE)
+        return _fail(sentence("the store", error.reason), STORE)
     except (DatabaseUnavailable, SourceUnavailable) as error:
         return _fail(str(error), STORE)
     except click.Abort:

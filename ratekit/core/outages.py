@@ -28,6 +28,9 @@ _BUG = r"user_script:\s*\d"
 _NO_COMMAND = r"Unknown Redis command|command is not allowed from script"
 
 
+_REFUSALS = ("noauth", "wrongpass", "noperm", "denied")
+
+
 class OnOutage(StrEnum):
     """What a limiter does when the store cannot tell: let pass, refuse, or count a share of the limit itself."""
 
@@ -54,6 +57,12 @@ class Outage(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.message}" if self.message else self.reason
+
+
+def sentence(who: str, reason: str) -> str:
+    """Return what is wrong with a server: that it does not answer, or that it has answered, and refuses."""
+    verb = "refuses" if reason.partition(":")[0] in _REFUSALS else "does not answer"
+    return f"{who} {verb}: {reason}"
 
 
 class StoreOutage(Exception):

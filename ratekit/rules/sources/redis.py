@@ -15,7 +15,7 @@ from ratekit import stores
 from ratekit.core import clock
 from ratekit.core.errors import ConfigurationError, SourceUnavailable
 from ratekit.core.keys import DEFAULT_PREFIX, rules_key
-from ratekit.core.outages import StoreOutage
+from ratekit.core.outages import StoreOutage, sentence
 from ratekit.rules.sources.contract import Loaded, Stop, Text
 from ratekit.stores.contract import Command
 
@@ -87,10 +87,10 @@ class RedisSource:
         try:
             replies = self._store.execute_many(commands)
         except StoreOutage as outage:
-            raise SourceUnavailable(f"{self.origin} does not answer: {outage}") from None
+            raise SourceUnavailable(sentence(self.origin, str(outage))) from None
         for reply in replies:
             if isinstance(reply, StoreOutage):
-                raise SourceUnavailable(f"{self.origin} does not answer: {reply}")
+                raise SourceUnavailable(sentence(self.origin, str(reply)))
         return replies
 
 

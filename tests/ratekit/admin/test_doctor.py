@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from ratekit.admin import doctor
 from ratekit.admin.doctor import Severity, acl_rule, examine
 from ratekit.admin.fleet_mode import get_fleet_mode, set_fleet_mode
 from ratekit.cli.program import run
+from ratekit.core.errors import SourceUnavailable
 from ratekit.overrides import (
     clear_rate_limit_overrides,
     delete_rate_limit_override,
@@ -23,8 +25,9 @@ from ratekit.overrides import (
     list_rate_limit_overrides,
     set_rate_limit_override,
 )
+from ratekit.rules.sources.redis import redis_source
 from ratekit.stores.memory import MemoryStore
-from support.servers import start_server, stop_server, wheel_server
+from support.servers import free_port, start_server, stop_server, wheel_server
 
 ROOT = Path(ratekit.__file__).parents[1]
 WINDOWED = Policy(
@@ -177,7 +180,40 @@ def test_user_who_may_not_look_is_told_which_right_it_takes(redis_server):
         findings = found(limiter)
     assert findings["script"][0] == "ok"
     assert findings["server"][0] == "warning"
-    assert "+info" in findings["server"][1]
+    assert findings["server"][1].endswith("grant +info")  # and not +time, which it has
+
+
+def test_user_who_may_not_read_the_clock_is_told_that(redis_server):
+    rights = acl_rule("ratelimit").replace(" +time", "") + " +info"
+    with RateLimiter(user_url(redis_server, rights), deadline=5, on_outage="closed") as limiter:
+        assert found(limiter)["server"][1].endswith("grant +time")
+
+
+def test_rights_for_rules_are_enough_to_read_them_and_those_of_administration_to_write_them(server):
+    source = redis_source(user_url(server, acl_rule("ratelimit", administration=True)), {}, "shop", None)
+    version = source.save({"service": "shop", "rules": []})
+    source.close()
+    reader = redis_source(user_url(server, acl_rule("ratelimit", rules=True)), {}, "shop", None)
+    loaded = reader.load(None, lambda: None)
+    told = threading.Event()
+    stop = reader.watch(told.set)
+    assert loaded is not None
+    assert stop is not None
+    assert loaded.version == version
+    assert told.wait(10)  # the subscription stands
+    stop()
+    reader.close()
+    plain = redis_source(user_url(server, acl_rule("ratelimit")), {}, "shop", None)
+    with pytest.raises(SourceUnavailable, match="ratelimit_rules:{shop} refuses: noperm"):
+        plain.load(None, lambda: None)
+    plain.close()
+
+
+def test_store_that_refuses_is_not_said_to_be_silent(redis_server, capsys):
+    assert run(["overrides", "list", "--store", user_url(redis_server, acl_rule("ratelimit"))]) == 3
+    assert "the store refuses: noperm" in capsys.readouterr().err
+    assert run(["overrides", "list", "--store", f"redis://127.0.0.1:{free_port()}"]) == 3
+    assert "the store does not answer: " in capsys.readouterr().err
 
 
 def test_evicting_policy_is_warned_of(redis_server):
