@@ -34,6 +34,7 @@ from ratekit_service.telemetry.metrics import Metrics
 USES_SECONDS = 30.0
 HOUSEKEEPING_SECONDS = 60.0
 METRICS_SECONDS = 1.0
+STORE_SECONDS = 5.0  # that the store has for overrides and the fleet mode before the service starts without them
 
 
 class Service:
@@ -72,9 +73,12 @@ class Service:
         await self.refresher.start()
         self.violations.start(listen=False)
         self._follower = Follower(self._originals, self._copies)
-        await asyncio.to_thread(self._follower.wait_for_first, 5.0)
         self._fleet = await asyncio.to_thread(fleet_mode.follow, self.settings.store_url, prefix=self.limiter.prefix)
-        await asyncio.to_thread(self._fleet.refresh)
+        with contextlib.suppress(TimeoutError):  # a store that hangs is waited for once, and not by each in turn
+            async with asyncio.timeout(STORE_SECONDS):
+                await asyncio.gather(
+                    asyncio.to_thread(self._follower.wait_for_first, STORE_SECONDS), asyncio.to_thread(self._fleet.refresh)
+                )
         self._tasks = [
             asyncio.create_task(_repeated(self._note_uses, USES_SECONDS)),
             asyncio.create_task(_repeated(self._keep_house, HOUSEKEEPING_SECONDS)),

@@ -14,6 +14,8 @@ from ratekit.core.outages import StoreOutage
 from ratekit.database.notifications import CHANNEL
 from ratekit.stores.contract import Store
 
+_SECONDS = 0.5  # that a write waits for its message to be sent: by then, the others have polled
+
 
 class Announcements:
     """Messages over the server of a store; nothing on a store that is in this process, on a Cluster and on Sentinels."""
@@ -40,8 +42,9 @@ class Announcements:
     async def send(self) -> None:
         """Tell the other instances of a write, if this one listens to them."""
         if self._stop is not None:
-            with suppress(StoreOutage):
-                await asyncio.to_thread(self._store.execute_many, [("PUBLISH", CHANNEL, "")])
+            with suppress(StoreOutage, TimeoutError):
+                async with asyncio.timeout(_SECONDS):
+                    await asyncio.to_thread(self._store.execute_many, [("PUBLISH", CHANNEL, "")])
 
     def stop(self) -> None:
         """End."""

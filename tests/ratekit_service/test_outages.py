@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 
 import pytest
@@ -36,6 +37,19 @@ def redis():
     server = servers.start_server(servers.wheel_server())
     yield server
     servers.stop_server(server)
+
+
+async def test_store_that_hangs_holds_up_neither_the_start_nor_administration(redis, tmp_path):
+    redis.process.send_signal(signal.SIGSTOP)
+    begun = time.monotonic()
+    try:
+        async with running(databases.new_database("sqlite", tmp_path), redis.url) as service:
+            assert time.monotonic() - begun < 9  # the time for the store, and what a busy machine takes
+            begun = time.monotonic()
+            await service.tenant()
+            assert time.monotonic() - begun < 4
+    finally:
+        redis.process.send_signal(signal.SIGCONT)
 
 
 async def test_database_of_a_newer_release_is_told_once(tmp_path, caplog):
