@@ -189,7 +189,7 @@ def test_limits_are_shown_each_with_whom_it_counts_where_the_subject_does_not_te
 
 def test_subject_that_is_not_hashed_is_told_as_it_is_counted(front):
     _, ask = front
-    for command in ("inspect", "explain", "check"):
+    for command in ("inspect", "explain", "check", "reset"):
         told, code = ask(command, "/login", "form:username: Ann")
         assert (code, f"the subject that is counted would be '{ACCOUNT}'" in told) == (0, True), told
     assert "the subject that is counted" not in ask("inspect", "/login", ACCOUNT)[0]
@@ -249,3 +249,12 @@ def test_table_of_a_middleware_has_shares_estimates_and_costs(redis_server, monk
         key = f"header:x-key:{hashed('k')}"
         assert "costs 60 tokens passes" in ratekit("explain", "/chat", key, "--rules", where)[0]
     assert "a request that costs 4 passes" in ratekit("explain", "/dear", ADDRESS, "--rules", "which_shop:app")[0]
+
+
+def test_limits_of_a_key_of_a_document_are_those_of_its_hashed_subject(redis_server, monkeypatch, tmp_path):
+    monkeypatch.setenv("RATE_LIMIT_STORE_URL", f"{redis_server.url}/0?socket_timeout=5")
+    rule = {"match": {"path": "/x"}, "by": "header:x-key", "limits": "5/min", "custom": {"header:x-key:gold": "90/min"}}
+    (tmp_path / "rules.json").write_text(json.dumps({"rules": [rule]}))
+    for key, most in (("gold", 90), ("tin", 5)):
+        asked = ("explain", "/x", f"header:x-key:{hashed(key)}", "--rules", str(tmp_path / "rules.json"), "--json")
+        assert [one["max_requests"] for one in json.loads(ratekit(*asked)[0])["limits"]] == [most]

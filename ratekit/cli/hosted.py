@@ -11,11 +11,12 @@ import click
 
 from ratekit.admin.explain import printable
 from ratekit.cli import program
-from ratekit.cli.questions import limit_titles, name_of_limit, rules_of
+from ratekit.cli.questions import every_rule_of, limit_titles, name_of_limit, rules_of
 from ratekit.core.errors import ConfigurationError
 from ratekit.core.keys import ALL_ENDPOINTS, ELEMENTS_SUFFIX
 from ratekit.database.urls import URL_VARIABLE as DATABASE_VARIABLE
 from ratekit.stores import URL_VARIABLE
+from ratekit.web.methods import split_method
 from ratekit.web.table import Rules
 
 _ASKING = ("check", "explain", "inspect")
@@ -87,13 +88,24 @@ def _endpoint_of(arguments: list[str]) -> str:
 def _warn_of_no_match(arguments: list[str], host: Host) -> None:
     """Warn of an override for an endpoint that no declared limit has. Code may count under it all the same."""
     endpoint = _endpoint_of(arguments)
-    declared = [endpoint, endpoint.removesuffix(ELEMENTS_SUFFIX).removesuffix(":")]
-    if endpoint != ALL_ENDPOINTS and not any(_is_declared(one, host.declared) for one in declared):
-        click.echo(
-            f"ratekit: no limit is declared for the endpoint {printable(endpoint)!r}: the override has an effect only if "
-            f"code counts under this name. `{host.name} limits` shows what is declared",
-            err=True,
-        )
+    if endpoint == ALL_ENDPOINTS:
+        return
+    own = endpoint.removesuffix(ELEMENTS_SUFFIX).removesuffix(":")
+    counted = _counted_under(endpoint, host.declared) or _counted_under(own, host.declared)
+    if counted is None:
+        why = f"no limit is declared for the endpoint {printable(endpoint)!r}"
+    elif counted not in (endpoint, own, split_method(own, "the endpoint")[1]):
+        why = f"the limits of {printable(endpoint)!r} are counted under {printable(counted)!r}"
+    else:
+        return
+    told = "the override has an effect only if code counts under this name"
+    click.echo(f"ratekit: {why}: {told}. `{host.name} limits` shows what is declared", err=True)
+
+
+def _counted_under(endpoint: str, declared: Rules) -> str | None:
+    """Return what the limits of an endpoint are counted under, None if it has none."""
+    found = every_rule_of(declared, endpoint) if _is_declared(endpoint, declared) else []
+    return found[0].endpoint if found else None
 
 
 def _is_declared(argument: str, declared: Rules) -> bool:

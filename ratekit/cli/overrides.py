@@ -169,6 +169,7 @@ def get(session: Session, who: dict[str, Any]) -> None:
     Example:
       ratekit overrides get /search --org 1 --project 42
     """
+    warn_of_hash(who["subject"])
     override = admin_overrides.get_rate_limit_override(session.limiter, **who)
     session.answer(override and asdict(override), [override_line(override)])
 
@@ -190,6 +191,7 @@ def delete(
       ratekit overrides delete /search --org 1 --project 42
       ratekit overrides delete /search user:42 --limit hour
     """
+    warn_of_hash(who["subject"])
     limit = _named(limit, {})
     if database:
         with _durable(session, database) as durable:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from ratekit.cli.applications import ListedRules, imported, listed
+from ratekit.cli.applications import ListedRules, imported, kinds, listed
 from ratekit.core import clock
 from ratekit.core.limit_names import by_operation, qualified
-from ratekit.core.limits import REQUESTS, Limit, Policy
+from ratekit.core.limits import REQUESTS, UNNAMED_POLICY, Limit, Policy
 from ratekit.core.modes import RateLimitMode
 from ratekit.core.protocol import CostGiven
 from ratekit.web.arguments import blocking_mode
@@ -98,6 +98,8 @@ class Question(NamedTuple):
 
 def question_of(endpoint: str, rates: Sequence[str], rules: str | None, subject: str) -> Question:
     """Return an endpoint with the limits of --limit or --rules that count a subject."""
+    if not endpoint:
+        raise click.UsageError("the endpoint is empty: give a route's template, or a name")
     if rates and rules:
         raise click.UsageError("--limit and --rules both give the limits: give one of them")
     if rules is None:
@@ -121,7 +123,10 @@ def load_rules(where: str) -> Any:
     if isinstance(value, Rules | Policy | Limit | str | Iterable):
         return value
     lines = listed(value)
-    return value if lines is None else ListedRules(lines)
+    if lines is None:
+        known = f"an application of {kinds()}, a mapping of paths to limits, Rules, a Policy or a Limit"
+        raise click.UsageError(f"--rules {where!r} is a {type(value).__name__}: it has to be {known}")
+    return ListedRules(lines)
 
 
 def rules_of(rules: Rules, endpoint: str) -> Sequence[Rule]:
@@ -131,11 +136,16 @@ def rules_of(rules: Rules, endpoint: str) -> Sequence[Rule]:
     return next((some for some in found if some), ())
 
 
-def limit_titles(rules: Rules, endpoint: str) -> dict[str, str]:
-    """Return the titles of the limits of an endpoint by their names, of all methods; none if one depends on the request."""
+def every_rule_of(rules: Rules, endpoint: str) -> list[Rule]:
+    """Return the rules of an endpoint, which is a path, or a method and a path: of all methods, as overrides are."""
     method, path = split_method(endpoint, "the endpoint")
     found = [rule for one in ([method] if method else _METHODS) for rule in rules.all_at(one, path)]
-    policies = [rule.policy for rule in counted_under(found, path)]
+    return counted_under(found, path)
+
+
+def limit_titles(rules: Rules, endpoint: str) -> dict[str, str]:
+    """Return the titles of the limits of an endpoint by their names; none if one of them depends on the request."""
+    policies = [rule.policy for rule in every_rule_of(rules, endpoint)]
     if None in policies:
         return {}
     return {limit.name: limit.title for policy in policies if policy is not None for limit in policy.limits}
@@ -164,7 +174,7 @@ def _question(rules: Sequence[Rule], subject: str, told: Mapping[int, str]) -> Q
     """Return what some rules of one endpoint decide by; told is what is said of each, by its identity."""
     now = clock.now()
     fitted, is_clear = fitting(rules, subject)
-    policies = [(rule, rule.policy_for(subject, now)) for rule in fitted]
+    policies = [(rule, rule.policy_for(rule.key_of(subject), now)) for rule in fitted]
     asked = [_asked(rule, policy, told.get(id(rule), rule.endpoint)) for rule, policy in policies if policy is not None]
     unknown = [counted_by(rule) or "" for rule, policy in policies if policy is None]
     return Question(rules[0].endpoint, tuple(_merged(asked)), is_clear, tuple(dict.fromkeys(unknown)))
@@ -180,6 +190,8 @@ def _asked(rule: Rule, policy: Policy, told: str) -> Asked:
         cost = spent_by(policy, cost, rule.charging, named)
     mode = rule.mode if rule.block else blocking_mode(rule.mode or RateLimitMode.ON, block=False)
     names = tuple(name for name, value in given.items() if callable(value))
+    if policy.name == UNNAMED_POLICY:
+        policy = Policy(rule.endpoint, policy.limits)
     return Asked(policy, counted_by(rule), cost, share, anchor, mode, names, told)
 
 
@@ -235,7 +247,7 @@ def _rules_for_key(documents: Documents, endpoint: str, subject: str) -> Iterato
     for one in [method] if method else _METHODS:
         found = []
         for rule in compiled.of_path(one, path):
-            limits = rule.limits_of(subject, now) if rule.is_valid(now) else None
+            limits = rule.limits_of(rule.key_of(subject), now) if rule.is_valid(now) else None
             if limits is not None and limits.is_by_plan:
                 raise click.UsageError(
                     f"rule {rule.name!r} has the limits of the plan that plan_of of the application names"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import getpass
 import json
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -27,6 +28,7 @@ COST_HELP = "How much the request spends: 5, or by unit tokens=800,pages=2. By d
 _DEADLINE = 5.0  # seconds: no request waits for it
 _COLOURS = {"ok": "green", "allowed": "green", "on": "green", "warning": "yellow", "monitor": "yellow", "problem": "red"}
 _COLOURS |= {"refused": "red", "off": "red"}
+_NUMBERS = ("max_requests", "expiry", "burst", "until", "unlimited")  # of an override
 _HASHED = "what clients send is hashed in subjects, unless the limit says 'plain'"
 Function = Callable[..., Any]
 
@@ -67,10 +69,25 @@ def with_store(function: Function) -> Function:
         session = Session(url, prefix, as_json)
         try:
             return function(session, **options)
+        except ConfigurationError as error:
+            if (told := _in_options(str(error))) != str(error):
+                raise click.UsageError(told) from None
+            raise
         finally:
             session.limiter.close()
 
     return command
+
+
+def _in_options(sentence: str) -> str:
+    """Return a sentence about arguments of functions as one about the options of the command that runs."""
+    options = {str(one.name): one.opts[0] for one in click.get_current_context().command.params if one.opts[0][:2] == "--"}
+    first, _, rest = sentence.partition(" ")
+    if first in options:
+        sentence = f"{options[first]} {rest.removeprefix('True ')}"
+    for name, option in options.items():
+        sentence = re.sub(rf"(?<![-\w]){name}(?=:|,|$)", option, sentence) if name in _NUMBERS else sentence
+    return sentence
 
 
 def warn_of_hash(subject: str | None) -> None:

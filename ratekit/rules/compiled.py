@@ -29,7 +29,7 @@ from ratekit.rules.matching import Candidate, Facts, Index
 from ratekit.rules.problems import place_text
 from ratekit.web.arguments import wrong_type
 from ratekit.web.charging import Charging, ChargingOptions, charging_of, check_charging, meaning_of
-from ratekit.web.identity import KeyFunction
+from ratekit.web.identity import KeyFunction, counted_subject
 from ratekit.web.plans import NO_PLAN_OF, unknown_plan
 from ratekit.web.requests import FrontRequest
 from ratekit.web.table import Rule
@@ -90,6 +90,14 @@ class DocumentRule(Rule):
             return temporary.limits
         custom = self.custom.find(key) if self.custom is not None else None
         return self.own if custom is None else custom
+
+    def key_of(self, subject: str) -> str:
+        """Return the key of who is counted under a subject, if the rule has limits of its own for it; else the subject.
+
+        Keys are what clients send, and subjects have its hash. It is slow: for who asks from outside of a request.
+        """
+        keys = (*self.overrides, *(() if self.custom is None else self.custom.exact_keys))
+        return next((key for key in keys if counted_subject(key) == subject), subject)
 
     def policy_for(self, key: str, now: float) -> Policy | None:
         """Return the policy of a key, None if plan_of is asked for it, or if the rule does not limit the key."""

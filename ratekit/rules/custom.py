@@ -5,7 +5,7 @@ A pattern has stars, each of which stands for any text: "tenant:*:lang:en". A st
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 from ratekit.core.cache import Cache
@@ -45,6 +45,11 @@ class KeyTable(Generic[Value]):
         for order, (key, value) in enumerate(entries.items()):
             self._add(order, key, value)
         self._found: Cache[str, Value | None] = Cache(self._longest, _MOST_FOUND, lambda key, _: len(key) <= _LONGEST_FOUND)
+
+    @property
+    def exact_keys(self) -> Collection[str]:
+        """The keys that are no patterns."""
+        return self._exact.keys()
 
     def find(self, key: str) -> Value | None:
         """Return the value of a key, None if there is none."""

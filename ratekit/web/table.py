@@ -63,6 +63,10 @@ class Rule:
         is_same = is_same and self.charging is None
         return is_same and not callable(self.cost) and self.exempt.is_by_address
 
+    def key_of(self, subject: str) -> str:
+        """Return the key of who is counted under a subject, as far as the rule names it; else the subject."""
+        return subject
+
     def policy_for(self, key: str, now: float) -> Policy | None:
         """Return the policy of a key, None if the application is asked for it, or if the key is not limited."""
         return self.policy

@@ -49,9 +49,9 @@ def test_version_is_told(ratekit):
 
 
 BAD = {
-    "max_requests -1": ["overrides", "set", "/x", "u", "--max-requests", "-1"],
+    "--max-requests -1": ["overrides", "set", "/x", "u", "--max-requests", "-1"],
     "expiry 0.0": ["overrides", "set", "/x", "u", "--expiry", "0"],
-    "override_ttl 0.0": ["overrides", "set", "/x", "u", "--max-requests", "1", "--ttl", "0"],
+    "--ttl 0.0": ["overrides", "set", "/x", "u", "--max-requests", "1", "--ttl", "0"],
     "'7 parsecs'": ["overrides", "set", "/x", "u", "--expiry", "7 parsecs"],
     "'many'": ["overrides", "set", "/x", "u", "--max-requests", "many"],
     r"endpoint '/a\x1b[2J'": ["overrides", "set", "/a\x1b[2J", "u", "--max-requests", "1"],
@@ -140,7 +140,8 @@ def test_process_in_pipes_has_no_colours_no_traceback_and_its_exit_code(url, pip
     assert (away.code, away.out, away.err.count("\n")) == (3, "", 1)
     wrong = piped("overrides", "set", "/x", "u", "--max-requests", "-1")
     assert (wrong.code, wrong.out) == (2, "")
-    assert wrong.err == "ratekit: max_requests -1 is not a whole number between 0 and 1000000000000\n"
+    told = "--max-requests -1 is not a whole number between 0 and 1000000000000 (see 'ratekit overrides set --help')"
+    assert wrong.err == f"ratekit: {told}\n"
 
 
 def test_terminal_has_colours_unless_they_are_not_wanted(url, terminal):
@@ -192,3 +193,20 @@ def test_missing_extra_is_told_in_one_sentence():
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
     assert ended.stderr == ("ratekit: the command line needs a package that is not installed: pip install 'ratekit[cli]'\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["overrides", "set", "/x", "u", "--max-requests", "-1"], "--max-requests -1 is not a whole number between"),
+        (["overrides", "set", "/x", "u", "--expiry", "0"], "--expiry 0.0 is not a number of seconds"),
+        (["overrides", "set", "/x", "u", "--burst", "5", "--unlimited"], "--unlimited contradicts --burst: give only one"),
+        (["overrides", "list", "--page-size", "0"], "--page-size 0 is not a whole number above 0"),
+        (["check", "", "u", "--limit", "5/min"], "the endpoint is empty"),
+        (["explain", "/x", "u", "--rules", "json:dumps"], "--rules 'json:dumps' is a function: it has to be an application"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_errors_are_in_the_words_of_the_command_line(words, said, ratekit, url):
+    ended = ratekit(*words)
+    assert (ended.code, ended.err.startswith(f"ratekit: {said}"), ended.err.count("\n")) == (2, True, 1), ended.err

@@ -104,3 +104,12 @@ def test_limit_of_an_override_may_be_given_by_its_title(app):
     assert run(app, "overrides", "set", "/search", "ip:1", "--limit=minute", "--max-requests", "7").exit_code == 0
     assert "60s: max_requests 7" in run(app, "overrides", "get", "/search", "ip:1").output
     assert run(app, "overrides", "delete", "/search", "ip:1", "--limit", "minute").output == "deleted\n"
+
+
+def test_override_for_a_route_that_is_counted_under_another_name_is_warned_of(app):
+    told = run(app, "overrides", "set", "/health", "ip:1", "--max-requests", "5").output
+    assert "no limit is declared for the endpoint '/health'" in told
+    app.get("/terms", endpoint="terms")(lambda: "")
+    told = run(app, "overrides", "set", "/terms", "ip:1", "--max-requests", "5").output
+    assert "the limits of '/terms' are counted under 'default'" in told
+    assert "counted under" not in run(app, "overrides", "set", "/login", "ip:1", "--max-requests", "5").output
