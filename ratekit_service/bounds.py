@@ -14,3 +14,8 @@ MOST_COST = MOST_REQUESTS
 MOST_HOLD = LONGEST_HOLD  # seconds for which a reservation can be settled
 MOST_CHECKS = 200  # of one batch
 MOST_ITEMS = 200  # of one page
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text has no half of a surrogate pair in it, which JSON can write and no other text has."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -15,6 +15,7 @@ from ratekit.database import migrate, schema
 from ratekit.database.engines import open_engine, telling_outages
 from ratekit.database.notifications import notify
 from ratekit.database.versions import note_deletion, raise_version
+from ratekit_service.bounds import is_unicode
 
 Answer = TypeVar("Answer")
 THREADS = 4
@@ -97,7 +98,7 @@ def refuse_misfits(table: Table, values: Mapping[str, Any]) -> None:
 
 def _fits(text: str, length: int | None) -> bool:
     has_place = length is None or len(text) <= length
-    return has_place and "\0" not in text and not any("\ud800" <= letter <= "\udfff" for letter in text)
+    return has_place and "\0" not in text and is_unicode(text)
 
 
 class Database:

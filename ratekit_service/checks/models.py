@@ -15,6 +15,7 @@ from ratekit_service.bounds import (
     MOST_COST,
     MOST_HOLD,
     MOST_UNITS,
+    is_unicode,
 )
 
 
@@ -23,22 +24,17 @@ def _cost(value: object) -> object:
     numbers = list(value.values()) if isinstance(value, dict) and len(value) <= MOST_UNITS else [value]
     if any(type(number) is not int or not 0 <= number <= MOST_COST for number in numbers):
         raise ValueError(f"is neither a whole number between 0 and {MOST_COST}, nor such numbers by unit")
-    if isinstance(value, dict) and not all(0 < len(unit) <= LONGEST_UNIT and _is_unicode(unit) for unit in value):
+    if isinstance(value, dict) and not all(0 < len(unit) <= LONGEST_UNIT and is_unicode(unit) for unit in value):
         raise ValueError(f"has a unit whose name is not a text of 1 to {LONGEST_UNIT} characters")
     return value
 
 
 def _anchor(value: object) -> object:
     is_day = type(value) is int and 1 <= value <= 31
-    is_text = isinstance(value, str) and 0 < len(value) <= LONGEST_ID and _is_unicode(value)
+    is_text = isinstance(value, str) and 0 < len(value) <= LONGEST_ID and is_unicode(value)
     if is_day or is_text or value is None:
         return value
     raise ValueError("is neither the day of a month, nor a date or a time in ISO 8601")
-
-
-def _is_unicode(text: str) -> bool:
-    """Whether a text has no half of a surrogate pair in it, which JSON can write and no other text has."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME)]
