@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
@@ -21,7 +20,7 @@ from ratekit.web.answers import ErrorResponse, error_response
 from ratekit.web.checks import Check, Group, grouped
 from ratekit.web.decide import decide
 from ratekit.web.drivers import arun
-from ratekit.web.fast_path import decide_request, release
+from ratekit.web.fast_path import decide_request
 from ratekit.web.ledger import LEDGER, Ledger, hold_slots
 from ratekit.web.requests import asgi_peer
 from ratekit.web.steps import Verdict
@@ -239,11 +238,7 @@ async def run(
 ) -> RateLimitResult | None:
     """Decide a request by the engine, and raise if it is refused. The result is that of the last group."""
     place = limiter.store.place
-    try:
-        verdict = await arun(decide(groups, _ledger_of(connection), settings.writer, place, once=once), limiter)
-    except asyncio.CancelledError:
-        await release(groups, limiter)
-        raise
+    verdict = await arun(decide(groups, _ledger_of(connection), settings.writer, place, once=once), limiter)
     if verdict.response is not None:
         _raise(verdict, connection.scope)
     return verdict.result

@@ -6,6 +6,7 @@ import asyncio
 import io
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import flask
@@ -81,8 +82,10 @@ def by_rules() -> Any:
 APPS = {"fastapi": fastapi_app, "asgi": by_rules}
 
 
-async def talk(app: Any, path: str, *, sends: int = 10_000, spec_version: str = "2.4", body: bool = True) -> None:
-    """Send a request as a server does whose client hangs up after some messages, or before its body."""
+async def talk(
+    app: Any, path: str, *, sends: int = 10_000, spec_version: str = "2.4", body: bool = True, stays: float = 60
+) -> None:
+    """Send a request as a server does whose client hangs up after some messages or seconds, or before its body."""
     scope = {
         "type": "http", "asgi": {"version": "3.0", "spec_version": spec_version}, "method": "POST", "path": path,
         "raw_path": path.encode(), "query_string": b"", "headers": [], "client": ("192.0.2.7", 1), "server": ("api", 80),
@@ -95,7 +98,8 @@ async def talk(app: Any, path: str, *, sends: int = 10_000, spec_version: str = 
         if bodies:
             return bodies.pop()
         if body:
-            await gone.wait()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(gone.wait(), stays)
         return {"type": "http.disconnect"}
 
     async def send(_: Any) -> None:
@@ -375,6 +379,19 @@ NEVER_RUN: dict[str, dict[str, Any]] = {
 }
 
 
+async def cancelled_while_decided(app: Any, redis_server: Any) -> None:
+    """Send requests that are cancelled while the store lets them wait."""
+    await talk(app, "/x")  # connects
+    with redis_server.client() as client:
+        client.execute_command("CLIENT", "PAUSE", 200)
+    asked = [asyncio.ensure_future(talk(app, "/x")) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    for one in asked:
+        one.cancel()
+    ends = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(end) for end in ends] == [asyncio.CancelledError] * 3
+
+
 @pytest.mark.parametrize("of", ["fastapi", "asgi"])
 @pytest.mark.parametrize("held", NEVER_RUN)
 def test_a_request_that_is_cancelled_while_it_is_decided_holds_nothing(redis_server, of, held):
@@ -388,18 +405,37 @@ def test_a_request_that_is_cancelled_while_it_is_decided_holds_nothing(redis_ser
         rules = {"/x": {"limits": limit.pop("policy"), **limit}}
         app = asgi.RateLimitMiddleware(app, store=store, deadline=5, default=None, rules=rules)
 
-    async def hang_up_early() -> None:
-        await talk(app, "/x")  # connects
-        with redis_server.client() as client:
-            client.execute_command("CLIENT", "PAUSE", 200)
-        asked = [asyncio.ensure_future(talk(app, "/x")) for _ in range(3)]
-        await asyncio.sleep(0.05)
-        for one in asked:
-            one.cancel()
-        ends = await asyncio.gather(*asked, return_exceptions=True)
-        assert [type(end) for end in ends] == [asyncio.CancelledError] * 3
+    asyncio.run(cancelled_while_decided(app, redis_server))
+    assert used_in(redis_server.url) == {}
 
-    asyncio.run(hang_up_early())
+
+async def left_while_decided(app: Any, redis_server: Any) -> None:
+    """Send requests whose clients hang up while the store lets them wait. Django cancels what it does for them."""
+    await talk(app, "/x")  # connects
+    with redis_server.client() as client:
+        client.execute_command("CLIENT", "PAUSE", 200)
+    await asyncio.gather(*(talk(app, "/x", stays=0.05) for _ in range(3)))
+
+
+async def hello(request: Any) -> HttpResponse:
+    return HttpResponse("hello")
+
+
+BY_SLOTS = {"rules": [{"limits": "3/h@concurrency"}]}
+DJANGO_LIMITS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "a slot": (hello, {"RULES_SOURCE": BY_SLOTS}),
+    "an attempt": (ratekit_django.rate_limit(policy=LOGINS, by="ip", count=401)(hello), {}),
+}
+
+
+@pytest.mark.usefixtures("no_database")
+@pytest.mark.parametrize("held", DJANGO_LIMITS)
+def test_a_request_of_django_that_is_cancelled_while_it_is_decided_holds_nothing(redis_server, held):
+    view, settings = DJANGO_LIMITS[held]
+    settings = {"STORE_URL": f"{redis_server.url}?socket_timeout=5", "DEADLINE": 5, **settings}
+    middleware = ["ratekit_django.middleware.RateLimitMiddleware"]
+    with override_settings(ROOT_URLCONF=(django_path("x", view),), RATEKIT=settings, MIDDLEWARE=middleware):
+        asyncio.run(left_while_decided(ASGIHandler(), redis_server))
     assert used_in(redis_server.url) == {}
 
 

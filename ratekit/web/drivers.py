@@ -11,7 +11,8 @@ from ratekit.core.modes import RateLimitMode
 from ratekit.core.protocol import Call
 from ratekit.core.results import RateLimitResult
 from ratekit.limiter.limiters import RateLimiter
-from ratekit.web.steps import Ask, GiveBack, Step
+from ratekit.web.ledger import endings_of
+from ratekit.web.steps import Ask, Decide, GiveBack, Step
 
 Result = TypeVar("Result")
 
@@ -46,7 +47,7 @@ def run(flow: Generator[Step, Any, Result], limiter: RateLimiter) -> Result:
 
 
 async def arun(flow: Generator[Step, Any, Result], limiter: AwaitedLimiter) -> Result:
-    """Drive a flow, awaiting."""
+    """Drive a flow, awaiting. One that is cancelled while the store decides holds no slot, and reserves nothing."""
     try:
         step = next(flow)
         while True:
@@ -54,11 +55,22 @@ async def arun(flow: Generator[Step, Any, Result], limiter: AwaitedLimiter) -> R
                 value = await _awaited(step, limiter)
             except (RatekitError, ValueError) as error:
                 step = flow.throw(error)
+            except GeneratorExit:
+                raise
+            except BaseException:
+                await _end(step, limiter)
+                raise
             else:
                 step = flow.send(value)
     except StopIteration as end:
         result: Result = end.value
         return result
+
+
+async def _end(step: Step, limiter: AwaitedLimiter) -> None:
+    """End what the store may have decided although nobody waits for it any more."""
+    if isinstance(step, Decide) and (calls := endings_of(step.batch[step.at])):
+        await limiter.with_on_outage(step.on_outage).give_back(calls)
 
 
 def _taken(step: Step, limiter: RateLimiter) -> Any:

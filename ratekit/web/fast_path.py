@@ -75,14 +75,9 @@ def decide_request(
     except GeneratorExit:
         raise
     except BaseException:
-        yield from release(groups, limiter).__await__()
+        if calls := releases_of(groups):  # the store may have decided it meanwhile
+            yield from limiter.give_back(calls).__await__()
         raise
-
-
-async def release(groups: Sequence[Group], limiter: AsyncRateLimiter) -> None:
-    """Free the slots and end the reservations of a request that was cancelled: the store may have decided it meanwhile."""
-    if calls := releases_of(groups):
-        await limiter.give_back(calls)
 
 
 class _First(Admission):

@@ -146,13 +146,15 @@ def hold_slots(ledger: Ledger, limiter: RateLimiter | AsyncRateLimiter) -> None:
 
 def releases_of(groups: Iterable[Group]) -> list[Call]:
     """Return the calls that end groups of which it is not known whether they were decided: slots, and reservations."""
-    reserves = [abandoned(group.call) for group in groups if group.is_reserved]
-    slots = [
-        (group.call, [i for i in range(len(group.call.compiled.limits)) if _is_slot(group.call, i)])
-        for group in groups
-        if not group.is_reserved
-    ]
-    return reserves + [only(call, indexes, Operation.RELEASE) for call, indexes in slots if indexes]
+    return [ending for group in groups for ending in endings_of(group.call)]
+
+
+def endings_of(call: Call) -> list[Call]:
+    """Return the calls that end another of which it is not known whether it was decided."""
+    if call.slot is None or call.operation == Operation.RESERVE:
+        return [] if call.slot is None else [abandoned(call)]
+    indexes = [index for index in range(len(call.compiled.limits)) if _is_slot(call, index)]
+    return [only(call, indexes, Operation.RELEASE)] if indexes else []
 
 
 class Admission:
