@@ -25,6 +25,7 @@ _MATCHES = {"path": "path", ":path": "path", "method": "method", ":method": "met
 _LABEL = re.compile(r"[^A-Za-z0-9_.-]")
 _ONE_VALUE = "a document counts each key apart: the values of the wildcard do not share one counter"
 _TOGETHER = "a document counts all paths of the pattern together, where the file counts each apart"
+_WITHOUT_QUERY = "a document compares the path without its query, which the file compares with it"
 _GREEDY = "of several wildcards, a document takes the longest that fits, and not the first in the file"
 
 
@@ -52,7 +53,7 @@ class _Leaf(NamedTuple):
 def convert(file: DescriptorFile, headers: Mapping[str, str] | None = None) -> Converted:
     """Make a document of a file. headers names the header behind a key, where it is not the key itself."""
     converter = _Converter(file.domain, headers or {})
-    converter.notes += _falls_through(file.descriptors, ())
+    converter.notes += converter.falls_through(file.descriptors, ())
     groups: dict[tuple[object, ...], list[_Leaf]] = {}
     for leaf in _leaves(file.descriptors):
         if (match := converter.match(leaf)) is not None:
@@ -70,18 +71,6 @@ def _leaves(descriptors: Sequence[Descriptor], path: tuple[Descriptor, ...] = ()
         yield from _leaves(descriptor.descriptors, here)
 
 
-def _falls_through(descriptors: Sequence[Descriptor], path: tuple[Descriptor, ...]) -> Iterator[str]:
-    """Name values that have no limit in the file, as they have descriptors of their own, and have one in a document."""
-    for one in descriptors:
-        for other in descriptors:
-            is_wider = other.key == one.key and other is not one and _fits(other.value, one.value)
-            missing = _key_paths(other) - _key_paths(one) if is_wider and one.value else set()
-            for keys in sorted(missing):
-                place = _Leaf((*path, one)).place
-                yield f"{place}: in a document it has the limit of {_Leaf((*path, other)).place} on {', '.join(keys)} too"
-        yield from _falls_through(one.descriptors, (*path, one))
-
-
 def _fits(pattern: str, value: str) -> bool:
     return not pattern or (pattern.endswith("*") and value.startswith(pattern[:-1]))
 
@@ -96,7 +85,29 @@ class _Converter:
     def __init__(self, domain: str, headers: Mapping[str, str]) -> None:
         self._domain = domain
         self._headers = headers
+        self._names: set[str] = set()
         self.notes: list[str] = []
+
+    def falls_through(self, descriptors: Sequence[Descriptor], path: tuple[Descriptor, ...]) -> Iterator[str]:
+        """Name values that have no limit in the file, as they have descriptors of their own, and have one in a document."""
+        for one in descriptors:
+            for other in descriptors:
+                for keys in sorted(self._further(one, other)):
+                    place, wider = _Leaf((*path, one)).place, _Leaf((*path, other)).place
+                    yield f"{place}: in a document it has the limit of {wider} on {', '.join(keys)} too"
+            yield from self.falls_through(one.descriptors, (*path, one))
+
+    def _further(self, one: Descriptor, other: Descriptor) -> set[tuple[str, ...]]:
+        """Return the keys of limits that a document adds to a value, as another descriptor fits it, too.
+
+        What a document matches by is a rule for each value, and all rules apply. Other values are in one rule.
+        """
+        if other.key != one.key or other is one or not one.value or not _fits(other.value, one.value):
+            return set()
+        is_matched = one.key in _MATCHES and one.key not in self._headers
+        if is_matched and not other.value:
+            return set()  # it is left out
+        return _key_paths(other) - (set() if is_matched else _key_paths(one))
 
     def match(self, leaf: _Leaf) -> dict[str, str] | None:
         """Return what a rule matches by; None if it cannot be said."""
@@ -115,7 +126,8 @@ class _Converter:
         """Make one rule of limits that have the same keys, and match alike."""
         match = self.match(leaves[0]) or {}
         counted = [one.key for one in leaves[0].path if one.key in self._headers or one.key not in _MATCHES]
-        rule: dict[str, Any] = {"name": self._name(leaves[0], match)}
+        counter = self._counter(leaves[0], match)
+        rule: dict[str, Any] = {"name": self._name(leaves, counter)}
         if match:
             rule["match"] = match
         rule["by"] = {_label(key): self._part(key) for key in counted} if counted else "everyone"
@@ -125,9 +137,19 @@ class _Converter:
         rule |= {"custom": custom} if custom else {}
         if sum("*" in key for key in custom) > 1:
             self._note(leaves[0], _GREEDY)
-        return rule | {"counter": rule["name"], "anonymous": "pass"}
+        return rule | {"counter": counter, "anonymous": "pass"}
 
-    def _name(self, leaf: _Leaf, match: Mapping[str, str]) -> str:
+    def _name(self, leaves: Sequence[_Leaf], counter: str) -> str:
+        """Return the name of a rule: that of its limits in the file, if they have one and no other rule has it."""
+        named = [leaf.path[-1].rate_limit.name for leaf in leaves if leaf.path[-1].rate_limit]
+        name = named[0] if named[0] and len(set(named)) == 1 and named[0] not in self._names else counter
+        self._names.add(name)
+        for lost in dict.fromkeys(named):
+            if lost and lost != name:
+                self._note(leaves[0], f"the name {lost!r} is lost: answers name the rule, {name!r}")
+        return name
+
+    def _counter(self, leaf: _Leaf, match: Mapping[str, str]) -> str:
         keys = [f"{one.key}={one.value}" if _MATCHES.get(one.key) in match else one.key for one in leaf.path]
         return endpoint_of(self._domain, keys).replace("%3D", "=")
 
@@ -157,6 +179,8 @@ class _Converter:
             self._note(leaf, f"replaces {name!r}, which a document cannot say: both limits apply")
         for one in leaf.path:
             is_matched = one.key in _MATCHES and one.key not in self._headers
+            if is_matched and _MATCHES[one.key] == "path" and not one.value.endswith("*"):
+                self._note(leaf, _WITHOUT_QUERY)
             if one.value.endswith("*") and one.shares is not is_matched:
                 self._note(leaf, _TOGETHER if is_matched else _ONE_VALUE)
         if limit.unit is None:

@@ -51,7 +51,43 @@ def test_address_path_and_unlimited_are_carried_over():
     assert (address["by"], address["limits"]) == ({"remote_address": "ip"}, "5/min aligned")
     assert address["custom"] == {"remote_address:ip%3A50.0.0.5": "0/min aligned", "remote_address:ip%3A10.*": "unlimited"}
     assert (path["match"], path["by"], path["limits"]) == ({"path": "/login"}, "everyone", "5/min aligned")
-    assert notes == ()
+    assert notes == ("path=/login: a document compares the path without its query, which the file compares with it",)
+
+
+def test_names_of_limits_are_kept_where_a_rule_has_one():
+    rules, notes = converted(
+        {"key": "a", "rate_limit": PER_MINUTE | {"name": "per_a"}},
+        {"key": "b", "value": "x", "rate_limit": PER_MINUTE | {"name": "of_x"}},
+        {"key": "b", "value": "y", "rate_limit": PER_MINUTE | {"name": "of_y"}},
+        {"key": "c", "rate_limit": PER_MINUTE},
+        {"key": "d", "rate_limit": PER_MINUTE | {"name": "per_a"}},
+        a="a", b="b", c="c", d="d",
+    )  # fmt: skip
+    assert [(rule["name"], rule["counter"]) for rule in rules] == [
+        ("per_a", "shop:a"), ("shop:b", "shop:b"), ("shop:c", "shop:c"), ("shop:d", "shop:d"),
+    ]  # fmt: skip
+    assert notes == (
+        "b=x: the name 'of_x' is lost: answers name the rule, 'shop:b'",
+        "b=x: the name 'of_y' is lost: answers name the rule, 'shop:b'",
+        "d: the name 'per_a' is lost: answers name the rule, 'shop:d'",
+    )
+
+
+@pytest.mark.parametrize(("one", "other"), [("/api/v2*", "/api/*"), ("/api/x", "/api/*")])
+def test_patterns_of_paths_that_overlap_are_named(one, other):
+    _, notes = converted(*({"key": "path", "value": value, "rate_limit": PER_MINUTE} for value in (other, one)))
+    assert f"path={one}: in a document it has the limit of path={other} on path too" in notes
+
+
+async def test_path_with_a_query_has_a_limit_in_the_document_only(ratekit_clock):
+    limit = {"unit": "hour", "requests_per_unit": 1}
+    file = DescriptorFile.of({"domain": "shop", "descriptors": [{"key": "path", "value": "/login", "rate_limit": limit}]})
+    assert [Domain(file).find([("path", path)]) is None for path in ("/login", "/login?x=1")] == [False, True]
+    made = convert(file)
+    middleware = RuleMiddleware(empty, rules=made.values, store=MemoryStore())
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(middleware), base_url="http://shop") as client:
+        assert [(await client.get(path)).status_code for path in ("/login", "/login?x=1", "/x")] == [200, 429, 200]
+    assert len(made.notes) == 1  # which says so
 
 
 @pytest.mark.parametrize(
