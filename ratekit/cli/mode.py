@@ -24,7 +24,8 @@ _CLEAR = "clear"
 def mode(session: Session, to: str | None, note: str | None, set_by: str | None) -> None:
     """Show, set or clear the fleet mode: the mode that is kept in the store for every process.
 
-    Processes with fleet_mode=True follow it within a second. It can only weaken the mode of their environment:
+    Processes with fleet_mode=True and ratekit serve follow it within a second. It can only weaken the mode of their
+    environment:
 
     \b
       off       nothing is counted, and every request passes

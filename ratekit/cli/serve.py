@@ -51,7 +51,7 @@ Other variables:
   RATEKIT_ON_OUTAGE       what plans do that say nothing: open, closed or local
   RATEKIT_TENANT_LIMIT    what one tenant may ask of one instance, such as 2000/s
   RATEKIT_BODY_BYTES, RATEKIT_BODY_SECONDS, RATEKIT_POLL_SECONDS, RATEKIT_DEADLINE, RATEKIT_SHUTDOWN_SECONDS
-  RATE_LIMIT_MODE         on, off or monitor, for everybody
+  RATE_LIMIT_MODE         on, off or monitor, for everybody; ratekit mode weakens it while the service runs
   OTEL_EXPORTER_OTLP_ENDPOINT   where spans go, if anywhere
 """
 

@@ -153,6 +153,18 @@ def test_plan_that_is_closed_passes_where_the_proxy_is_told_so(name, change, tmp
         assert gateway.client.get("/", headers={"x-user": "42"}).status_code == 200
 
 
+@pytest.mark.parametrize("is_away", [False, True])
+def test_application_behind_nginx_learns_the_host_and_the_address(is_away, tmp_path, redis_server):
+    with running(PROXY["nginx"], tmp_path, redis_server.url) as gateway:
+        if is_away:
+            gateway.service.program.kill()
+            gateway.service.program.wait()
+        sent = {"x-user": "42", "host": "shop.example", "x-forwarded-for": "9.9.9.9"}
+        lines = gateway.client.get("/", headers=sent).text.splitlines()
+        assert {"host: shop.example", "x-forwarded-for: 127.0.0.1"} <= set(lines)
+        assert "9.9.9.9" not in "".join(lines)
+
+
 @pytest.mark.parametrize("name", ["nginx", "caddy", "haproxy", "envoy_ext_authz"])
 def test_passwords_and_cookies_are_not_sent_to_ratekit(name, tmp_path):
     seen: list[str] = []
