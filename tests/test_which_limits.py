@@ -27,6 +27,7 @@ from ratekit.web.identity import hashed
 from ratekit_django import rate_limit as django_rate_limit
 from ratekit_django.conf import conf
 from ratekit_fastapi import PathRateLimiter, ReserveLimiter, install
+from ratekit_fastapi import RateLimitMiddleware as RouteMiddleware
 from support import django_ready  # noqa: F401
 
 ADDRESS, ACCOUNT = "ip:192.0.2.7", f"form:username:{hashed('ann')}"
@@ -258,3 +259,21 @@ def test_limits_of_a_key_of_a_document_are_those_of_its_hashed_subject(redis_ser
     for key, most in (("gold", 90), ("tin", 5)):
         asked = ("explain", "/x", f"header:x-key:{hashed(key)}", "--rules", str(tmp_path / "rules.json"), "--json")
         assert [one["max_requests"] for one in json.loads(ratekit(*asked)[0])["limits"]] == [most]
+
+
+def test_mode_and_identity_of_a_middleware_are_those_of_its_rules(redis_server, monkeypatch):
+    module = ModuleType("which_shop")
+    monkeypatch.setitem(sys.modules, "which_shop", module)
+    url = f"{redis_server.url}/0?socket_timeout=5"
+    monkeypatch.setenv("RATE_LIMIT_STORE_URL", url)
+    app = module.app = FastAPI(openapi_url=None)
+    app.get("/x")(lambda: None)
+    table = {"by": "header:X-Key", "address_limit": "99/min", "default": {"limits": "1/min", "per_route": True}}
+    app.add_middleware(RouteMiddleware, store=url, mode="monitor", **table)
+    app.add_middleware(RouteMiddleware, store=url, default={"limits": "9/min", "per_route": True})
+    with TestClient(app, client=("192.0.2.7", 1)) as client:
+        assert [client.get("/x", headers={"x-key": "k"}).status_code for _ in range(2)] == [200, 200]
+    asked = ("explain", "/x", f"header:x-key:{hashed('k')}", "--rules", "which_shop:app", "--json")
+    told = json.loads(ratekit(*asked)[0])
+    assert (told["mode"], told["refused"], told["by"]) == ("monitor", False, "header:x-key")
+    assert [(one["max_requests"], one["used"]) for one in told["limits"]] == [(1, 1)]

@@ -40,7 +40,8 @@ def limit_texts(limits: Iterable[Limit]) -> str:
 
 def named_by(name: str) -> KeyFunction:
     """Return what names whom a rule counts, where there is no request to ask about."""
-    return client_ip() if name == "ip" else KeyFunction(name, lambda _: None)
+    own = name.lower() if name.startswith("header:") else name  # as in subjects
+    return client_ip() if name == "ip" else KeyFunction(own, lambda _: None)
 
 
 def counted_under(rules: Sequence[Rule], endpoint: str) -> list[Rule]:
