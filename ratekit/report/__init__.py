@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from ratekit.admin.commands import Flow, prefix_of
 from ratekit.admin.targets import Target, sync_or_async
-from ratekit.core.keys import DEFAULT_PREFIX
 from ratekit.report.model import Affected, LimitReport, SubjectUse
 from ratekit.report.read import delete_reports, read_reports
 from ratekit.report.reporter import Reporter
@@ -21,7 +20,7 @@ __all__ = ["Affected", "LimitReport", "ReportSize", "Reporter", "SubjectUse", "c
 def install(
     store: str | Target | None = None,
     *,
-    prefix: str = DEFAULT_PREFIX,
+    prefix: str | None = None,
     subjects: str = "hashed",
     interval: float = 2.0,
     most: int = 20_000,

@@ -14,12 +14,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ratekit.admin.commands import Flow, drive, is_async_store
+from ratekit.admin.commands import Flow, drive, is_async_store, prefix_of
 from ratekit.admin.targets import Target
 from ratekit.core import clock, events
 from ratekit.core.errors import ConfigurationError, RateLimitUnavailable
 from ratekit.core.events import Decision
-from ratekit.core.keys import DEFAULT_PREFIX, check_prefix
 from ratekit.core.pseudonyms import pseudonyms
 from ratekit.limiter.limiters import AsyncRateLimiter, RateLimiter
 from ratekit.report.tally import Record, Series, SeriesTally, Tally, record_of
@@ -35,6 +34,7 @@ class Reporter:
     """Records every decision of the limiters of this process.
 
     - store: a URL (by default RATE_LIMIT_STORE_URL), a client, a store or a limiter
+    - prefix: what the keys of the report start with; by default as those of the limiter
     - subjects: "hashed" stores pseudonyms of subjects, "plain" stores the subjects
     - interval: seconds between two writes, by a thread; with an asynchronous client, run `run()` as a task instead
     - most: decisions that the queue holds; further ones are dropped and counted, as are those that cannot be written
@@ -44,7 +44,7 @@ class Reporter:
         self,
         store: str | Target | None = None,
         *,
-        prefix: str = DEFAULT_PREFIX,
+        prefix: str | None = None,
         subjects: str = "hashed",
         interval: float = 2.0,
         most: int = 20_000,
@@ -59,7 +59,7 @@ class Reporter:
         self.dropped = 0  # decisions that are missing in the report
         self._target = _opened(store)
         self._is_awaited = is_async_store(self._target)
-        self._prefix = check_prefix(prefix)
+        self._prefix = prefix_of(store, prefix)
         self._name: Callable[[str], str] = str if subjects == "plain" else pseudonyms()
         self._interval = interval
         self._most = most

@@ -246,6 +246,8 @@ def spent_by(policy: Policy, cost: CostGiven, charging: Charging | None, others:
     if not is_estimate or units == (REQUESTS,):
         return cost
     unit = main_unit(units)
+    if unit is None and policy.units == (REQUESTS,):
+        return {}  # whichever unit of another plan it is
     if unit is None:
         raise ConfigurationError(f"estimate {cost!r} says no unit, and the limits count {', '.join(units)}")
     return {} if unit in others else {unit: cost}

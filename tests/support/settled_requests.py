@@ -249,6 +249,12 @@ CASES = {
     "a plan that does not count what a number estimates": Case(
         limited("plan", estimate=800), SETTLED_BY_BOTH, {"calls": 5, "tokens": 165}, BY_ACCOUNT
     ),
+    "a plan without units beside one with several": Case(
+        limited("plan", estimate=800),
+        (Sent("200", times=3, account="bob"),),
+        {"calls": 3},
+        {"plans": {"ann": ["9 tokens/h", "9 images/h"], "bob": PLANS["bob"]}, "plan_of": account_of},
+    ),
     "a callable whose limits do not always count the unit": Case(
         limited(lambda request: PLANS[account_of(request)], estimate=lambda _: {"tokens": 800}),
         SETTLED_BY_BOTH,

@@ -84,6 +84,15 @@ def zipf(subjects: int, requests: int) -> list[str]:
     return [f"user:{number}" for number in random.Random(7).choices(range(subjects), cum_weights=weights, k=requests)]
 
 
+def test_report_has_the_prefix_of_the_limiter_unless_it_is_said(store, reporters):
+    limiter, policy = RateLimiter(store, deadline=5, prefix="shop"), Policy("p", "5/min")
+    for reporter in reporters(limiter), reporters(limiter, prefix="other"):
+        decided(reporter, limiter, policy, "u", prefix="shop")
+        reporter.flush()
+    found = [len(report.read_report(limiter, prefix=prefix)) for prefix in (None, "shop", "other", "ratelimit")]
+    assert found == [1, 1, 1, 0]
+
+
 def test_each_unit_and_each_period_of_a_calendar_has_a_report_of_its_own(limiter, reporters, ratekit_clock):
     """Peaks are in the unit of the limit; what was refused by one limit was asked of the others, too."""
     ratekit_clock.set(datetime(2027, 1, 30, tzinfo=UTC).timestamp())
