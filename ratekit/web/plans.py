@@ -72,12 +72,18 @@ class Plans:
         """
         if answer is None:
             return None
-        if is_plan and isinstance(answer, str) and answer not in self._current.policies:
-            raise unknown_plan(answer, self._current.policies)
+        if is_plan:
+            self._check_plan(answer)
         if type(answer) is not str and not isinstance(answer, str | Policy | Limit):
             answer = _checked_list(answer)
         key = (answer, qualifier, meaning)
         return self._current.resolved[key] if isinstance(meaning.cost, Hashable) else self._current.resolve(key)
+
+    def _check_plan(self, answer: object) -> None:
+        if not isinstance(answer, str):
+            raise wrong_type("plan_of", answer, "the name of a plan, or None")
+        if answer not in self._current.policies:
+            raise unknown_plan(answer, self._current.policies)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._current.policies)

@@ -22,7 +22,7 @@ from ratekit import (
     RateLimitExceeded,
     RateLimitUnavailable,
 )
-from ratekit.core.events import on_decision, on_settlement
+from ratekit.core.events import Unsettled, on_decision, on_settlement, on_unsettled
 from ratekit.stores.memory import MemoryStore
 
 LLM = Policy("llm", ["60/min", Limit(1000, 60, unit="tokens"), Limit(2, 300, algorithm="concurrency")])
@@ -368,7 +368,18 @@ def test_several_identities_are_reserved_and_settled_together(limiter):
 
 
 @pytest.mark.parametrize(("on_outage", "raises"), [("open", False), ("local", False), ("closed", True)])
-def test_reservation_follows_on_outage_when_the_store_is_away(on_outage, raises):
+def test_reservation_follows_on_outage_when_the_store_is_away(on_outage, raises, caplog):
+    unsettled: list[Unsettled] = []
+    remove = on_unsettled(unsettled.append)
+    try:
+        follow_on_outage(on_outage, raises)
+    finally:
+        remove()
+    assert len(unsettled) == (1 if on_outage == "open" else 0)  # a local share tells the store when it is back
+    assert ("a reservation is not settled" in caplog.text) is (on_outage == "open")
+
+
+def follow_on_outage(on_outage, raises):
     with RateLimiter(AWAY, on_outage=on_outage) as limiter:
         if raises:
             with pytest.raises(RateLimitUnavailable):

@@ -166,6 +166,12 @@ def test_lookup_of_plans_names_a_plan_and_nothing_else(answer):
         plans.policy(answer, is_plan=True)
 
 
+@pytest.mark.parametrize("answer", [["5/min"], ("5/min",), Limit(5, 60), Policy("p", "5/min"), 7])
+def test_lookup_of_plans_that_answers_limits_is_a_bug(answer):
+    with pytest.raises(WrongTypeError, match="plan_of gave a value of the type"):
+        Plans(PLANS).policy(answer, is_plan=True)
+
+
 def test_cost_that_cannot_be_hashed_has_a_policy():
     class Cost:
         __hash__ = None  # as that of a dataclass that can be compared
