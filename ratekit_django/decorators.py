@@ -135,8 +135,14 @@ def _is_over(response: Any, dispatch: Dispatch) -> bool:
 
 
 def _headed(request: Any, response: Any, dispatch: Dispatch) -> Any:
-    """Write the headers, unless the middleware will: it stands outside of what caches responses."""
-    if not isinstance(response, HttpResponseBase) or not _ends_here(request, dispatch):
+    """Take note of what a view has answered: what calls it may answer something else. Then write the headers.
+
+    The middleware writes them if there is one: it stands outside of what caches responses.
+    """
+    if not isinstance(response, HttpResponseBase):
+        return response
+    if not _ends_here(request, dispatch):
+        settling.conclude_response(dispatch, request, response)
         return response
     if RequestState.of(request).has_middleware:
         settling.conclude_response(dispatch, request, response)

@@ -244,6 +244,19 @@ def test_views_that_a_batch_view_calls_are_settled_each_for_itself(site, used):
     assert used(Policy("inner", Limit(5, 60, name="count-4xx-60s")), endpoint="inner") == [2]
 
 
+@pytest.mark.parametrize("has_own_limit", [True, False])
+def test_view_counts_by_its_own_response_though_the_view_that_calls_it_answers_another(site, used, has_own_limit):
+    inner = rate_limit("5/min", by="ip", endpoint="inner", count="4xx")(by_status)
+
+    def outer(request):
+        return HttpResponse(f"inner {inner(request).status_code}")
+
+    client = site(path("x/", rate_limit("100/min", by="ip")(outer) if has_own_limit else outer))
+    for status in (200, 404, 404):
+        assert client.get("/x/", {"status": status}).content == b"inner %d" % status
+    assert used(Policy("inner", Limit(5, 60, name="count-4xx-60s")), endpoint="inner") == [2]
+
+
 def _request(status):
     return RequestFactory(REMOTE_ADDR="203.0.113.7").get("/", {"status": status})
 
