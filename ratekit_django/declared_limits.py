@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ratekit.web.identity import client_ip
-from ratekit.web.listing import counted_under, rule_of_view, weakest_of
+from ratekit.web.listing import of_endpoint, rule_of_view, weakest_of
 from ratekit.web.table import Rule, Rules
 from ratekit.web.view_limit import ViewLimit
 from ratekit_django.conf import conf
@@ -28,6 +28,16 @@ class Declared(NamedTuple):
     where: str = "code"  # that declares it
 
     @property
+    def route(self) -> str:
+        """The pattern of the URL."""
+        return self.url.route
+
+    @property
+    def name(self) -> str:
+        """The name of the URL."""
+        return self.url.name
+
+    @property
     def endpoint(self) -> str:
         """Under what the limit counts."""
         return self.limit.fixed_endpoint or self.url.route
@@ -44,8 +54,8 @@ class Declared(NamedTuple):
 class DeclaredRules(Rules):
     """Finds what is limited under an endpoint: by decorators, mixins and throttles on views, by settings, by a document.
 
-    An endpoint is what keys have: a URL pattern, or the scope under which throttles count several views together. A pattern,
-    or the name of a URL, whose limits all count under another endpoint stands for the first of those.
+    An endpoint is what keys have: a URL pattern, or a name under which several views are counted together. A pattern, or the
+    name of a URL, has all limits of the URL, under whatever they count.
     """
 
     def all_at(self, method: str, path: str) -> Sequence[Rule]:
@@ -53,8 +63,8 @@ class DeclaredRules(Rules):
 
         Those that depend on the request have no policy.
         """
-        found = [one for one in every_limit() if one.counts(method) and path in (one.endpoint, one.url.route, one.url.name)]
-        return counted_under([*(one.rule(method) for one in found), *_rules_of_document(method, path)], path)
+        found = of_endpoint((one for one in every_limit() if one.counts(method)), path)
+        return [*(one.rule(method) for one in found), *_rules_of_document(method, path)]
 
 
 def every_limit() -> Iterator[Declared]:
@@ -74,12 +84,13 @@ def every_limit() -> Iterator[Declared]:
 
 
 def _rules_of_document(method: str, path: str) -> list[Rule]:
-    """Return the rules of the document that a URL has, by its pattern or its name, or that have the path themselves."""
+    """Return the rules of the document that a URL has, by its pattern or its name, or that are those of an endpoint."""
     if conf.rules_source is None:
         return []
     names = [name for url in every_url() if path in (url.route, url.name) for name in (url.route, url.name)]
     compiled = conf.rules_source.compiled_once
-    found = dict.fromkeys(rule for name in names or [path] for rule in compiled.of_path(method, name))
+    of_url = (rule for name in names for rule in compiled.of_path(method, name))
+    found = dict.fromkeys(of_url if names else compiled.counted_under(method, path))
     return [replace(rule, by=rule.by or client_ip(), mode=weakest_of(rule.mode, conf.mode)) for rule in found]
 
 

@@ -33,6 +33,7 @@ from support import django_ready  # noqa: F401
 ADDRESS, ACCOUNT = "ip:192.0.2.7", f"form:username:{hashed('ann')}"
 BY_ACCOUNT, BY_ADDRESS = {"by": "form:username", "count": 401}, {"by": "ip", "count": 401}
 LOGIN = {"path": "/login", "method": "POST"}
+SIGN_IN, NAMED = {"path": "/sign-in", "method": "POST"}, "login by address"
 DOCUMENT = {
     "apply": "all",
     "rules": [
@@ -41,6 +42,9 @@ DOCUMENT = {
         {"match": {"path": "/daily"}, "by": "ip", "limits": "3/day", "share": 0.5},
         {"match": {"path": "/chat"}, "by": "ip", "limits": ["9/min", "100 tokens/min"], "estimate": 60},
         {"match": {"path": "/month"}, "by": "ip", "limits": "9/month", "anchor": 15},
+        {"match": SIGN_IN, "limits": "5/15min", **BY_ACCOUNT},
+        {"match": SIGN_IN, "limits": "2/15min", "counter": NAMED, **BY_ADDRESS},
+        {"match": {"path": "/update"}, "by": "ip", "limits": "9/min", "counter": "update messages"},
     ],
 }
 LLM = Policy("llm", ["9/min", "100 tokens/min"])
@@ -69,6 +73,9 @@ def fastapi_front(url, module, settings, tmp_path):
     app.get("/asked", dependencies=[Depends(PathRateLimiter("9/min", by="ip", share=share_of, cost=lambda _: 3))])(
         lambda: None
     )
+    sign_in = [PathRateLimiter("5/15min", **BY_ACCOUNT), PathRateLimiter("2/15min", endpoint=NAMED, **BY_ADDRESS)]
+    app.post("/sign-in", dependencies=list(map(Depends, sign_in)))(lambda: Response(status_code=401))
+    app.get("/update", dependencies=[Depends(PathRateLimiter("9/min", by="ip", endpoint="update messages"))])(lambda: None)
     client = TestClient(app, client=("192.0.2.7", 1))
     return client, lambda *words: ratekit(*words, "--rules", "which_shop:app")
 
@@ -76,8 +83,9 @@ def fastapi_front(url, module, settings, tmp_path):
 def document_front(url, module, settings, tmp_path):
     app = FastAPI(openapi_url=None)
     install(app, store=url, rules=DOCUMENT)
-    app.post("/login")(lambda: Response(status_code=401))
-    for path_ in ("/daily", "/chat", "/month"):
+    for path_ in ("/login", "/sign-in"):
+        app.post(path_)(lambda: Response(status_code=401))
+    for path_ in ("/daily", "/chat", "/month", "/update"):
         app.get(path_)(lambda: None)
     client = TestClient(app, client=("192.0.2.7", 1))
     (tmp_path / "rules.json").write_text(json.dumps(DOCUMENT))
@@ -99,6 +107,9 @@ def flask_front(url, module, settings, tmp_path):
     app.get("/chat", endpoint="chat")(rate_limit(policy=LLM, by="ip", estimate=60)(lambda: ""))
     app.get("/month", endpoint="month")(rate_limit("9/month", by="ip", anchor=15)(lambda: ""))
     app.get("/asked", endpoint="asked")(rate_limit("9/min", by="ip", share=share_of, cost=lambda _: 3)(lambda: ""))
+    by_address = rate_limit("2/15min", endpoint=NAMED, **BY_ADDRESS)
+    app.post("/sign-in", endpoint="sign-in")(rate_limit("5/15min", **BY_ACCOUNT)(by_address(lambda: ("", 401))))
+    app.get("/update", endpoint="update")(rate_limit("9/min", by="ip", counter="update messages")(lambda: ""))
     client = app.test_client()
     client.environ_base["REMOTE_ADDR"] = "192.0.2.7"
 
@@ -120,8 +131,11 @@ def django_front(url, module, settings, tmp_path):
 
     by_account = django_rate_limit("2/15min", methods=["POST"], **BY_ACCOUNT)
     by_address = django_rate_limit("50/15min", methods=["POST"], **BY_ADDRESS)
+    named = django_rate_limit("2/15min", methods=["POST"], endpoint=NAMED, **BY_ADDRESS)
     settings.ROOT_URLCONF = (
         path("login", by_account(by_address(failing))),
+        path("sign-in", django_rate_limit("5/15min", methods=["POST"], **BY_ACCOUNT)(named(failing))),
+        path("update", django_rate_limit("9/min", by="ip", counter="update messages")(fine)),
         path("daily", django_rate_limit("3/day", by="ip", share=0.5)(fine)),
         path("chat", django_rate_limit(policy=LLM, by="ip", estimate=60)(fine)),
         path("month", django_rate_limit("9/month", by="ip", anchor=15)(fine)),
@@ -144,7 +158,7 @@ def django_document_front(url, module, settings, tmp_path):
     client, ask = django_front(url, module, settings, tmp_path)
     (tmp_path / "rules.json").write_text(json.dumps(DOCUMENT))
     failing, fine = (lambda request: HttpResponse(status=401)), (lambda request: HttpResponse())
-    views = {"login": failing, "daily": fine, "chat": fine, "month": fine}
+    views = {"login": failing, "sign-in": failing, "daily": fine, "chat": fine, "month": fine, "update": fine}
     settings.ROOT_URLCONF = tuple(path(name, view, name=name) for name, view in views.items())
     settings.RATEKIT = {"STORE_URL": url, "RULES_SOURCE": str(tmp_path / "rules.json")}
     return client, ask
@@ -174,6 +188,34 @@ def test_subject_tells_which_of_the_limits_of_a_login_count_it(front):
     looked = [json.loads(ask("inspect", "/login", who, "--json")[0])["max_requests"] for who in (ADDRESS, ACCOUNT)]
     assert looked == [50, 2]
     assert [ask("check", "/login", who)[1] for who in (ADDRESS, ACCOUNT)] == [0, 1]
+
+
+def test_limits_of_one_route_are_judged_each_under_what_it_counts_under(front):
+    client, ask = front
+    assert [client.post("/sign-in", data={"username": "ann"}).status_code for _ in range(3)] == [401, 401, 429]
+    for asked in ("/sign-in", "POST /sign-in", NAMED):
+        told = json.loads(ask("explain", asked, ADDRESS, "--json")[0])
+        assert (told["refused"], told["endpoint"], told["by"]) == (True, NAMED, "client_ip")
+        assert [(one["max_requests"], one["used"]) for one in told["limits"]] == [(2, 2)]
+        looked = json.loads(ask("inspect", asked, ADDRESS, "--json")[0])
+        assert (looked["endpoint"], looked["max_requests"], looked["request_count"]) == (NAMED, 2, 2)
+        assert ask("check", asked, ADDRESS)[1] == 1
+    told = json.loads(ask("explain", "/sign-in", ACCOUNT, "--json")[0])
+    assert (told["refused"], told["endpoint"]) == (False, "/sign-in")
+    assert [(one["max_requests"], one["used"]) for one in told["limits"]] == [(5, 2)]
+    shown = ask("inspect", "/sign-in", "ann")[0]
+    assert (", counted under /sign-in" in shown, f", counted under {NAMED}" in shown) == (True, True)
+
+
+def test_name_of_a_counter_may_have_a_blank_and_begin_with_a_method(front):
+    client, ask = front
+    assert client.get("/update").status_code == 200
+    for asked in ("update messages", "/update", "GET /update"):
+        told = json.loads(ask("explain", asked, ADDRESS, "--json")[0])
+        assert (told["endpoint"], [one["used"] for one in told["limits"]]) == ("update messages", [1])
+    assert ask("check", "update messages", ADDRESS)[1] == 0
+    told, code = ask("explain", "GTE /update", ADDRESS)
+    assert (code, "unknown method 'GTE': did you mean GET?" in told) == (2, True)
 
 
 def test_limits_are_shown_each_with_whom_it_counts_where_the_subject_does_not_tell(front):
@@ -239,6 +281,7 @@ def test_table_of_a_middleware_has_shares_estimates_and_costs(redis_server, monk
         "/half": {"limits": "10/min", "share": 0.5},
         "/chat": {"limits": ["9/min", "100 tokens/min"], "estimate": 60, "by": "header:x-key"},
         "/dear": "10/min",
+        "/notes": {"limits": "7/min", "counter": "chat messages"},
     }
     app = module.app = FastAPI(openapi_url=None)
     app.add_middleware(RateLimitMiddleware, rules=table, default=None, cost=4, address_limit="99/min")
@@ -248,6 +291,7 @@ def test_table_of_a_middleware_has_shares_estimates_and_costs(redis_server, monk
         told = ratekit("explain", "/half", ADDRESS, "--rules", where)[0]
         assert ("of 5 used" in told, "share     0.5" in told) == (True, True)
         key = f"header:x-key:{hashed('k')}"
+        assert "chat messages: a request" in ratekit("explain", "chat messages", ADDRESS, "--rules", where)[0]
         assert "costs 60 tokens passes" in ratekit("explain", "/chat", key, "--rules", where)[0]
     assert "a request that costs 4 passes" in ratekit("explain", "/dear", ADDRESS, "--rules", "which_shop:app")[0]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ratekit.web.listing import ListedLimit, counted_under
+from ratekit.web.listing import ListedLimit, of_endpoint
 from ratekit.web.table import Rule, Rules
 
 GROUP = "ratekit.limits"  # entry points: functions of an application that answer its limits, None if it is not theirs
@@ -53,9 +53,6 @@ class ListedRules(Rules):
         self._lines = list(lines)
 
     def all_at(self, method: str, path: str) -> Sequence[Rule]:
-        """Return the limits of an endpoint, as many as are declared; none if nothing declares any.
-
-        A route whose limits all count under another endpoint stands for the first of those.
-        """
-        found = [line for line in self._lines if method in line.methods.split() and path in (line.endpoint, line.route)]
-        return counted_under([line.rule for line in found if line.rule is not None], path)
+        """Return the limits of a route or of an endpoint, as many as are declared; none if nothing declares any."""
+        found = of_endpoint((line for line in self._lines if method in line.methods.split()), path)
+        return [line.rule for line in found if line.rule is not None]

@@ -11,12 +11,13 @@ import click
 from ratekit.admin.counters import CounterState, ReservationState, delete_counters, list_reservations, measure_counters
 from ratekit.admin.explain import describe_override, describe_tier, printable, tier_as_dict
 from ratekit.admin.overrides import Override, get_rate_limit_override
-from ratekit.cli.questions import UNCLEAR, Asked, question_of
+from ratekit.cli.questions import UNCLEAR, Asked, Question, question_of
 from ratekit.cli.session import COST_HELP, Costs, Session, coloured, table, warn_of_hash, with_limits, with_store
 from ratekit.core.errors import RateLimitUnavailable
+from ratekit.core.keys import ALL_ENDPOINTS
 from ratekit.core.limit_text import format_seconds
 from ratekit.core.protocol import CostGiven
-from ratekit.core.results import RateLimitResult
+from ratekit.core.results import RateLimitResult, Tier
 from ratekit.limiter.limiters import RateLimiter
 from ratekit.web.answers import ResponseWriter
 from ratekit.web.checks import Check, grouped
@@ -47,23 +48,24 @@ def check(
     warn_of_hash(subject)
     question = question_of(endpoint, rates, rules, subject)
     asked = question.told()
-    results = _decided(session.limiter, asked, question.endpoint, subject, question.costs(cost))
+    results = _decided(session.limiter, asked, subject, question.costs(cost))
     deciding = next((result for result in results if result.is_over_limit), results[0])
     word = "allowed" if deciding.allowed else "refused"
-    lines = [f"{coloured(word)}: {printable(subject)} on {printable(question.endpoint)}, {deciding.describe()}"]
+    where = " and ".join(dict.fromkeys(printable(one.endpoint) for one in asked))
+    lines = [f"{coloured(word)}: {printable(subject)} on {where}, {deciding.describe()}"]
     session.answer(_values(question.endpoint, subject, deciding, results), lines)
     return 0 if deciding.allowed else 1
 
 
 def _decided(
-    limiter: RateLimiter, asked: Sequence[Asked], endpoint: str, subject: str, costs: Sequence[CostGiven]
+    limiter: RateLimiter, asked: Sequence[Asked], subject: str, costs: Sequence[CostGiven]
 ) -> list[RateLimitResult]:
     """Decide a request as a front does: all or nothing. Returns a result for each call, up to the first that refuses."""
     if any(one.policy.has_slots for one in asked):
         raise click.UsageError("a concurrency limit holds its slot while a request runs, and no command does: use inspect")
     policies = [one.policy.anchored(one.anchor) for one in asked]
     checks = [
-        Check.of(policy, subject, endpoint, limiter.prefix, cost, share=one.share)
+        Check.of(policy, subject, one.endpoint, limiter.prefix, cost, share=one.share)
         for one, policy, cost in zip(asked, policies, costs, strict=True)
     ]
     ledger, place = Ledger(), limiter.store.place
@@ -90,27 +92,50 @@ def inspect(session: Session, endpoint: str, subject: str, rates: tuple[str, ...
     """
     warn_of_hash(subject)
     question = question_of(endpoint, rates, rules, subject)
-    override = get_rate_limit_override(session.limiter, endpoint=question.endpoint, subject=subject)
     values: dict[str, Any] = {"endpoint": question.endpoint, "subject": subject}
     if not question.asked:
         counters = measure_counters(session.limiter, endpoint=question.endpoint, subject=subject)
         values["counters"], lines = [asdict(counter) for counter in counters], counter_lines(counters)
     else:
-        results = [_looked(session.limiter, one, question.endpoint, subject) for one in question.asked]
+        results = [_looked(session.limiter, one, subject) for one in question.asked]
         values |= _values(question.endpoint, subject, results[0], results)
-        tiers = [(one.by, tier) for one, result in zip(question.asked, results, strict=True) for tier in result.tiers]
-        values["limits"] = [tier_as_dict(tier) | {"by": by} for by, tier in tiers]
+        tiers = [(one, tier) for one, result in zip(question.asked, results, strict=True) for tier in result.tiers]
+        values["limits"] = [tier_as_dict(tier) | {"by": one.by, "endpoint": one.endpoint} for one, tier in tiers]
         lines = [] if question.is_clear else [UNCLEAR]
-        lines += [f"limit     {describe_tier(tier)}{f', by {by}' if by else ''}" for by, tier in tiers]
-    reserved = list_reservations(session.limiter, endpoint=question.endpoint, subject=subject)
-    values |= {"reservations": [asdict(one) for one in reserved], "override": override and asdict(override)}
-    session.answer(values, [*lines, *question.unknown_lines, *reservation_lines(reserved), override_line(override)])
+        lines += [_limit_line(one, tier, question) for one, tier in tiers]
+    reserved = _reserved(session.limiter, question.endpoints, subject)
+    overrides, override_lines = overrides_of(session.limiter, question.endpoints, subject)
+    values |= {"reservations": [asdict(one) for one in reserved]} | overrides
+    session.answer(values, [*lines, *question.unknown_lines, *reservation_lines(reserved), *override_lines])
 
 
-def _looked(limiter: RateLimiter, asked: Asked, endpoint: str, subject: str) -> RateLimitResult:
+def _limit_line(asked: Asked, tier: Tier, question: Question) -> str:
+    """Return the line of a limit; what it counts under is said where that differs."""
+    under = f", counted under {printable(asked.endpoint)}" if len(question.endpoints) > 1 else ""
+    return f"limit     {describe_tier(tier)}{f', by {asked.by}' if asked.by else ''}{under}"
+
+
+def _reserved(limiter: RateLimiter, endpoints: Sequence[str], subject: str) -> list[ReservationState]:
+    return [one for endpoint in endpoints for one in list_reservations(limiter, endpoint=endpoint, subject=subject)]
+
+
+def overrides_of(limiter: RateLimiter, endpoints: Sequence[str], subject: str) -> tuple[dict[str, Any], list[str]]:
+    """Return the overrides of a subject on some endpoints and on all, as values and as lines."""
+    found = {one: get_rate_limit_override(limiter, endpoint=one, subject=subject) for one in endpoints}
+    wide = get_rate_limit_override(limiter, endpoint=ALL_ENDPOINTS, subject=subject)
+    as_values = {one: override and asdict(override) for one, override in found.items()}
+    values: dict[str, Any] = {"override": as_values[endpoints[0]], "wide_override": wide and asdict(wide)}
+    values |= {"overrides": as_values} if len(found) > 1 else {}
+    where = {one: f"on {printable(one)}: " if len(found) > 1 else "" for one in found}
+    told = [f"{where[one]}{describe_override(override)}" for one, override in found.items() if override]
+    told += [f"on all endpoints: {describe_override(wide)}"] if wide else []
+    return values, [f"override  {one}" for one in told or ["none"]]
+
+
+def _looked(limiter: RateLimiter, asked: Asked, subject: str) -> RateLimitResult:
     """Return what is used of limits. Nothing is spent."""
     cost, share, anchor = asked.looking, asked.share, asked.anchor
-    result = limiter.peek(asked.policy, subject, cost=cost, endpoint=endpoint, share=share, anchor=anchor)
+    result = limiter.peek(asked.policy, subject, cost=cost, endpoint=asked.endpoint, share=share, anchor=anchor)
     if result.degraded is not None:
         raise RateLimitUnavailable(result.degraded)
     return result
@@ -136,10 +161,10 @@ def reset(session: Session, endpoint: str, subject: str, rates: tuple[str, ...],
     if not question.asked:
         count = delete_counters(session.limiter, endpoint=question.endpoint, subject=subject)
     else:
-        names: set[str] = set()
+        names: set[tuple[str, str]] = set()
         for one in question.asked:
-            session.limiter.reset(one.policy, subject, endpoint=question.endpoint)
-            names |= {limit.name for limit in one.policy.limits}
+            session.limiter.reset(one.policy, subject, endpoint=one.endpoint)
+            names |= {(one.endpoint, limit.name) for limit in one.policy.limits}
         count = len(names)
     values = {"endpoint": question.endpoint, "subject": subject, "counters": count}
     where = f"{printable(subject)} on {printable(question.endpoint)}"

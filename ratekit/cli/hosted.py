@@ -16,7 +16,7 @@ from ratekit.core.errors import ConfigurationError
 from ratekit.core.keys import ALL_ENDPOINTS, ELEMENTS_SUFFIX
 from ratekit.database.urls import URL_VARIABLE as DATABASE_VARIABLE
 from ratekit.stores import URL_VARIABLE
-from ratekit.web.methods import split_method
+from ratekit.web.methods import split_endpoint
 from ratekit.web.table import Rules
 
 _ASKING = ("check", "explain", "inspect")
@@ -94,7 +94,7 @@ def _warn_of_no_match(arguments: list[str], host: Host) -> None:
     counted = _counted_under(endpoint, host.declared) or _counted_under(own, host.declared)
     if counted is None:
         why = f"no limit is declared for the endpoint {printable(endpoint)!r}"
-    elif counted not in (endpoint, own, split_method(own, "the endpoint")[1]):
+    elif counted not in (endpoint, own, split_endpoint(own, "the endpoint")[1]):
         why = f"the limits of {printable(endpoint)!r} are counted under {printable(counted)!r}"
     else:
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, timedelta
@@ -19,7 +18,7 @@ from ratekit.core.protocol import CostGiven
 from ratekit.web.arguments import blocking_mode
 from ratekit.web.charging import Charging, spent_by
 from ratekit.web.listing import counted_under
-from ratekit.web.methods import split_method
+from ratekit.web.methods import split_endpoint
 from ratekit.web.plans import as_rule_policy
 from ratekit.web.subjects import counted_by, fitting
 from ratekit.web.table import Rule, Rules
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from ratekit.rules.reload import Rules as Documents
 
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")  # of which a rule may be for one
-_METHOD_AND_PATH = re.compile(r"[A-Za-z-]+ +/.*", re.DOTALL).fullmatch
 _CHARGE = Charging()
 UNCLEAR = "the subject does not tell which of these limits count it: they differ in whom they count"
 
@@ -37,6 +35,7 @@ class Asked(NamedTuple):
     """What decides a request: the limits of one limiter, or of several that decide alike."""
 
     policy: Policy
+    endpoint: str  # that they are counted under
     by: str | None = None  # whom it counts, if that is known
     cost: CostGiven | None = None  # None: it is not known, or 1
     share: float | None = None
@@ -61,13 +60,20 @@ class Asked(NamedTuple):
         return dict.fromkeys(others, 0) if others else 1
 
 
+class Unknown(NamedTuple):
+    """Limits that the application is asked for: whom they count, and under what."""
+
+    by: str
+    endpoint: str
+
+
 class Question(NamedTuple):
     """An endpoint, with what decides a subject's requests to it; nothing, if the command was not told."""
 
-    endpoint: str
+    endpoint: str  # that the first of the limits count under
     asked: tuple[Asked, ...] = ()
     is_clear: bool = True  # False: the limits differ in whom they count, and the subject does not tell which of them it is
-    unknown: tuple[str, ...] = ()  # whom further limits count, which the application is asked for
+    unknown: tuple[Unknown, ...] = ()  # further limits, which the application is asked for
 
     def costs(self, given: CostGiven | None) -> list[CostGiven]:
         """Return what a request costs each of what decides; of given, --cost, each takes the units that it counts."""
@@ -80,9 +86,21 @@ class Question(NamedTuple):
         return [one.costing(cost or None) for one, cost in zip(self.asked, own, strict=True)]
 
     @property
+    def endpoints(self) -> list[str]:
+        """Every endpoint that the limits count under."""
+        counted = [*(one.endpoint for one in self.asked), *(one.endpoint for one in self.unknown)]
+        return list(dict.fromkeys(counted or [self.endpoint]))
+
+    @property
+    def unknown_endpoints(self) -> list[str]:
+        """The endpoints of limits that only the application knows."""
+        return list(dict.fromkeys(one.endpoint for one in self.unknown))
+
+    @property
     def unknown_lines(self) -> list[str]:
         """A line for each of the limits that perhaps count the subject, and that only the application knows."""
-        return [f"limit     asked for each request, by {by}: give it by --limit" for by in self.unknown]
+        unknown = dict.fromkeys(one.by for one in self.unknown)
+        return [f"limit     asked for each request, by {by}: give it by --limit" for by in unknown]
 
     def told(self) -> tuple[Asked, ...]:
         """Return what decides. Raises UsageError if it is not known, or not clear."""
@@ -109,10 +127,10 @@ def question_of(endpoint: str, rates: Sequence[str], rules: str | None, subject:
 
 def _question_by_rates(endpoint: str, rates: Sequence[str]) -> Question:
     """Return an endpoint with the limits of --limit. A method before its path is in their names, as FastAPI counts them."""
-    method, path = split_method(endpoint, "the endpoint") if _METHOD_AND_PATH(endpoint) else (None, endpoint)
+    method, path = split_endpoint(endpoint, "the endpoint") if "/" in endpoint else (None, endpoint)
     if not rates:
         return Question(path)
-    return Question(path, (Asked(qualified(Policy(path, rates), by_operation([method]) if method else "")),))
+    return Question(path, (Asked(qualified(Policy(path, rates), by_operation([method]) if method else ""), path),))
 
 
 def load_rules(where: str) -> Any:
@@ -130,17 +148,26 @@ def load_rules(where: str) -> Any:
 
 
 def rules_of(rules: Rules, endpoint: str) -> Sequence[Rule]:
-    """Return the rules of an endpoint, which is a path, or a method and a path: then of the first method that has any."""
-    method, path = split_method(endpoint, "the endpoint")
+    """Return the rules of an endpoint, which is a name, a path, or a method and a path: of the first method that has any."""
+    method, path = _split(rules, endpoint)
     found = (rules.all_at(one, path) for one in ([method] if method else _METHODS))
     return next((some for some in found if some), ())
 
 
 def every_rule_of(rules: Rules, endpoint: str) -> list[Rule]:
-    """Return the rules of an endpoint, which is a path, or a method and a path: of all methods, as overrides are."""
-    method, path = split_method(endpoint, "the endpoint")
+    """Return the rules that count under an endpoint, or else under the first endpoint of its route: as overrides are.
+
+    The endpoint is a name, a path, or a method and a path. The rules are those of all methods.
+    """
+    method, path = _split(rules, endpoint)
     found = [rule for one in ([method] if method else _METHODS) for rule in rules.all_at(one, path)]
     return counted_under(found, path)
+
+
+def _split(rules: Rules, endpoint: str) -> tuple[str | None, str]:
+    """Return the method before an endpoint, None if there is none, and the endpoint. A name that is known has no method."""
+    is_name = any(rule.endpoint == endpoint for one in _METHODS for rule in rules.all_at(one, endpoint))
+    return (None, endpoint) if is_name else split_endpoint(endpoint, "the endpoint")
 
 
 def limit_titles(rules: Rules, endpoint: str) -> dict[str, str]:
@@ -163,7 +190,7 @@ def name_of_limit(given: str, titles: Mapping[str, str]) -> str:
 def _by_rules(endpoint: str, where: str, subject: str) -> Question:
     rules = load_rules(where)
     if not isinstance(rules, Rules):
-        return Question(endpoint, (Asked(as_rule_policy(endpoint, rules), rule=where),))
+        return Question(endpoint, (Asked(as_rule_policy(endpoint, rules), endpoint, rule=where),))
     found = rules_of(rules, endpoint)
     if not found:
         raise click.UsageError(f"--rules {where!r} has no limits for {endpoint!r}")
@@ -176,8 +203,9 @@ def _question(rules: Sequence[Rule], subject: str, told: Mapping[int, str]) -> Q
     fitted, is_clear = fitting(rules, subject)
     policies = [(rule, rule.policy_for(rule.key_of(subject), now)) for rule in fitted]
     asked = [_asked(rule, policy, told.get(id(rule), rule.endpoint)) for rule, policy in policies if policy is not None]
-    unknown = [counted_by(rule) or "" for rule, policy in policies if policy is None]
-    return Question(rules[0].endpoint, tuple(_merged(asked)), is_clear, tuple(dict.fromkeys(unknown)))
+    unknown = [Unknown(counted_by(rule) or "", rule.endpoint) for rule, policy in policies if policy is None]
+    first = asked[0].endpoint if asked else fitted[0].endpoint
+    return Question(first, tuple(_merged(asked)), is_clear, tuple(dict.fromkeys(unknown)))
 
 
 def _asked(rule: Rule, policy: Policy, told: str) -> Asked:
@@ -192,7 +220,7 @@ def _asked(rule: Rule, policy: Policy, told: str) -> Asked:
     names = tuple(name for name, value in given.items() if callable(value))
     if policy.name == UNNAMED_POLICY:
         policy = Policy(rule.endpoint, policy.limits)
-    return Asked(policy, counted_by(rule), cost, share, anchor, mode, names, told)
+    return Asked(policy, rule.endpoint, counted_by(rule), cost, share, anchor, mode, names, told)
 
 
 def _fixed(given: Mapping[str, Any]) -> list[Any]:
@@ -242,11 +270,12 @@ def _question_by_document(endpoint: str, where: str, subject: str) -> Question:
 
 def _rules_for_key(documents: Documents, endpoint: str, subject: str) -> Iterator[list[Any]]:
     """Yield the rules that a document has for a subject by each of the methods that may be meant, if it has any."""
-    method, path = split_method(endpoint, "the endpoint")
     compiled, now = documents.compiled_once, clock.now()
+    is_name = any(rule.endpoint == endpoint for rule in compiled.rules)
+    method, path = (None, endpoint) if is_name else split_endpoint(endpoint, "the endpoint")
     for one in [method] if method else _METHODS:
         found = []
-        for rule in compiled.of_path(one, path):
+        for rule in compiled.counted_under(one, path):
             limits = rule.limits_of(rule.key_of(subject), now) if rule.is_valid(now) else None
             if limits is not None and limits.is_by_plan:
                 raise click.UsageError(
@@ -254,7 +283,8 @@ def _rules_for_key(documents: Documents, endpoint: str, subject: str) -> Iterato
                 )
             found += [rule] if limits is not None else []
         if found:
-            yield found if compiled.applies_all else found[:1]
+            is_counter = all(rule.has_counter and rule.endpoint == path for rule in found)
+            yield found if compiled.applies_all or is_counter else found[:1]
 
 
 def _age(documents: Documents) -> str:

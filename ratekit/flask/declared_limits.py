@@ -12,7 +12,7 @@ from ratekit.core.limits import Limit, Policy
 from ratekit.flask.decorators import limits_of_blueprint
 from ratekit.flask.extension import settings_of_app
 from ratekit.flask.requests import declared_methods
-from ratekit.web.listing import counted_under, rule_of_view
+from ratekit.web.listing import of_endpoint, rule_of_view
 from ratekit.web.table import Rule, Rules
 from ratekit.web.view_decorator import limits_on
 from ratekit.web.view_limit import ViewLimit
@@ -62,10 +62,10 @@ class DeclaredRules(Rules):
     def all_at(self, method: str, path: str) -> Sequence[Rule]:
         """Return the limits of an endpoint, as many as are declared, with their modes; none if nothing declares any.
 
-        A URL rule, or Flask's name of it, whose limits all count under another endpoint stands for the first of those.
+        A URL rule, or Flask's name of it, has all its limits, under whatever they count.
         """
-        found = [one for one in every_limit() if one.counts(method) and path in (one.endpoint, one.route, one.name)]
-        return counted_under([one.rule(method) for one in found], path)
+        found = of_endpoint((one for one in every_limit() if one.counts(method)), path)
+        return [one.rule(method) for one in found]
 
 
 def every_limit() -> Iterator[Declared]:

@@ -64,6 +64,7 @@ class DocumentRule(Rule):
     valid_until: float = _FOREVER
     is_final: bool = True  # no later rule is asked if this one matches
     has_every_method: bool = True  # it is for every method, and its endpoint is not the name of a counter
+    has_counter: bool = False  # its endpoint is the name of a counter
     own_policy: Policy | None = None  # of its own limits
     asks_plan: bool = False  # some of its limits are "plan"
     units: tuple[str, ...] = (REQUESTS,)  # that any of its limits count
@@ -176,6 +177,12 @@ class CompiledRules:
         """Return the rules of a method and a path, or of an endpoint, where nothing else of a request is known."""
         return self._look((method, path, (path,), None, (None,) * len(self.index.header_names)))
 
+    def counted_under(self, method: str, endpoint: str) -> tuple[DocumentRule, ...]:
+        """Return the rules of a counter's name; if no counter has it, those of a method and a path. A path goes before."""
+        named = tuple(rule for rule in self.rules if rule.has_counter and rule.endpoint == endpoint)
+        matched = self.of_path(method, endpoint)
+        return matched or named if endpoint.startswith("/") else named or matched
+
     def _look(self, key: tuple[Any, ...]) -> tuple[DocumentRule, ...]:
         facts = Facts(*key)
         self.misses += 1
@@ -277,6 +284,7 @@ class _Compiler:
             policies=self._policies,
             qualifier="" if model.counter is not None else by_methods(model.match.method),
             has_every_method=model.counter is None and not model.match.method,
+            has_counter=model.counter is not None,
             valid_from=0.0 if model.valid_from is None else model.valid_from.timestamp(),
             valid_until=_FOREVER if model.valid_until is None else model.valid_until.timestamp(),
             is_final=document.apply == "first" and is_always and model.limits is not None,

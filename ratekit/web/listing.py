@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from ratekit.core.limits import Limit, Policy
 from ratekit.core.modes import RateLimitMode, weakest
@@ -26,11 +26,12 @@ class ListedLimit(NamedTuple):
     endpoint: str | None = None
     where: str | None = None
     rule: Rule | None = None  # what the line says, for who asks what would be decided
+    name: str = ""  # of the route, where it has one
 
     @property
     def shown(self) -> dict[str, str | None]:
         """What people see of the line."""
-        return {name: getattr(self, name) for name in self._fields if name != "rule"}
+        return {name: getattr(self, name) for name in self._fields if name not in ("rule", "name")}
 
 
 def limit_texts(limits: Iterable[Limit]) -> str:
@@ -42,6 +43,35 @@ def named_by(name: str) -> KeyFunction:
     """Return what names whom a rule counts, where there is no request to ask about."""
     own = name.lower() if name.startswith("header:") else name  # as in subjects
     return client_ip() if name == "ip" else KeyFunction(own, lambda _: None)
+
+
+class Line(Protocol):
+    """A limit that is declared on a route, which may have a name."""
+
+    @property
+    def route(self) -> str:
+        """The template of the route."""
+
+    @property
+    def endpoint(self) -> str | None:
+        """Under what the limit counts."""
+
+    @property
+    def name(self) -> str:
+        """The name of the route; empty if it has none."""
+
+
+AnyLine = TypeVar("AnyLine", bound=Line)
+
+
+def of_endpoint(lines: Iterable[AnyLine], endpoint: str) -> list[AnyLine]:
+    """Return the limits of a route, under whatever they count, and those that count under an endpoint.
+
+    If there are none, those of the route of that name.
+    """
+    every = list(lines)
+    found = [line for line in every if endpoint in (line.endpoint, line.route)]
+    return found or [line for line in every if line.name == endpoint]
 
 
 def counted_under(rules: Sequence[Rule], endpoint: str) -> list[Rule]:

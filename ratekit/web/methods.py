@@ -22,7 +22,7 @@ _METHOD_FIRST = re.compile(r"([^\s/]+) +(.+)", re.DOTALL)
 def checked_method(method: str, where: str) -> str:
     """Return a method in upper case, or raise ConfigurationError that names the one that was probably meant."""
     known = method.upper()
-    if known in _COMMON or known in _OTHERS:
+    if is_method(method):
         return known
     close = get_close_matches(known, _COMMON, 1) or get_close_matches(known, _OTHERS, 1)
     hint = f"did you mean {close[0]}?" if close else f"methods are {', '.join(_COMMON)} and the others of IANA's registry"
@@ -35,6 +35,20 @@ def checked_methods(methods: Iterable[str]) -> frozenset[str]:
     if not given or not all(isinstance(method, str) for method in given):
         raise ConfigurationError(f"methods {methods!r} is not a list of methods like ['POST']")
     return frozenset(checked_method(method, f"methods {given!r}") for method in given)
+
+
+def is_method(word: str) -> bool:
+    """Whether a word is a method of HTTP, in either case."""
+    return word.upper() in _COMMON or word.upper() in _OTHERS
+
+
+def split_endpoint(text: str, where: str) -> tuple[str | None, str]:
+    """Return the method before an endpoint, None if there is none, and the endpoint, which is a path or a name.
+
+    A name may have blanks, such as "chat messages". A word that is no method is refused before a path alone.
+    """
+    first, _, rest = text.partition(" ")
+    return split_method(text, where) if is_method(first) or rest.lstrip().startswith("/") else (None, text)
 
 
 def split_method(text: str, where: str) -> tuple[str | None, str]:

@@ -171,8 +171,17 @@ class Rules:
         return next(iter(self.all_at(method, path)), None)
 
     def all_at(self, method: str, path: str) -> Sequence[Rule]:
-        """Return the rules of a method and a path. A table has one; an application may declare several limits."""
-        return self.found[method, path]
+        """Return the rules of a method and a path, or of a counter's name.
+
+        A table has one for a path; an application may declare several limits.
+        """
+        return (() if path.startswith("/") else self._counted_under(method, path)) or self.found[method, path]
+
+    def _counted_under(self, method: str, name: str) -> tuple[Rule, ...]:
+        methods = methods_of(method.upper())
+        rules = [rule for (only, _), rule in reversed(self._exact.items()) if only in methods]
+        rules += [entry.rule for entry in self._patterns if any(only in methods for only in entry.methods)]
+        return tuple(rule for rule in rules if rule is not None and rule.endpoint == name)
 
     def _look(self, of: tuple[str, str]) -> tuple[Rule, ...]:
         method = of[0].upper()  # as the application reads it

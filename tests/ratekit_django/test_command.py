@@ -289,3 +289,43 @@ def test_login_page_of_the_admin_is_listed_and_explained(site, redis_server):
     told = json.loads(manage("explain", "/admin/login/", "ip:203.0.113.7", "--json"))
     assert [(limit["max_requests"], limit["used"]) for limit in told["limits"]] == [(9, 1)]
     assert [row["where"] for row in json.loads(manage("limits", "--json")) if row["route"] == "/admin/logout/"] == [None]
+
+
+@pytest.mark.usefixtures("transactional_db")
+def test_override_for_the_login_page_of_the_admin_knows_its_endpoint_and_the_titles_of_its_limits(
+    site, redis_server, capsys
+):
+    from django.contrib import admin
+
+    site(path("admin/", admin.site.urls), STORE_URL=f"{redis_server.url}/2?socket_timeout=5", ADMIN_LOGIN="9/15min")
+    for who in ("ip:203.0.113.7", "form:username:0123456789abcdef0123456789abcdef"):
+        manage("overrides", "set", "admin login", who, "--limit", "outcomes 15 minutes", "--max-requests", "1")
+        assert capsys.readouterr().err == ""
+        told = json.loads(manage("explain", "admin login", who, "--json"))
+        assert [(one["max_requests"], one["overridden"]) for one in told["limits"]] == [(1, True)]
+        assert "deleted" in manage("overrides", "delete", "admin login", who, "--limit", "outcomes 15 minutes")
+
+
+@pytest.mark.parametrize("rate", ["5/min", "plan"])
+@pytest.mark.parametrize("command", ["inspect", "explain"])
+@pytest.mark.usefixtures("transactional_db")
+def test_override_for_all_endpoints_is_shown(site, redis_server, rate, command):
+    view = rate_limit(limits="9/h", by="ip", counter="hourly")(lambda request: HttpResponse())
+    client = site(
+        path("x/", view, name="x"),
+        STORE_URL=f"{redis_server.url}/2?socket_timeout=5",
+        RULES={"x": {"limits": rate, "by": "ip"}},
+        PLANS={"free": "5/min"},
+        PLAN_OF=lambda request: "free",
+    )
+    assert client.get("/x/").status_code == 200
+    manage("overrides", "set", "*", WHO[1], "--until", "2999-12-01T08:00:00Z")
+    assert client.get("/x/").status_code == 429
+    for asked in ("/x/", "hourly"):
+        assert "override  on all endpoints: refused until 2999-12-01" in manage(command, asked, WHO[1])
+        told = json.loads(manage(command, asked, WHO[1], "--json"))
+        assert (told["override"], told["wide_override"]["endpoint"]) == (None, "*")
+    assert ("60s (5/min)" if rate != "plan" else "limit     asked for each request") in manage(command, "/x/", WHO[1])
+    assert "hourly" in manage(command, "/x/", WHO[1])
+    if command == "explain" and rate == "plan":
+        assert "60s    fixed_window  -       1" in manage(command, "/x/", WHO[1])
