@@ -9,14 +9,12 @@ from typing import NamedTuple
 
 import click
 
-from ratekit.admin.explain import printable
 from ratekit.cli import program
-from ratekit.cli.questions import every_rule_of, limit_titles, name_of_limit, rules_of
+from ratekit.cli.questions import limit_titles, name_of_limit, rules_of
 from ratekit.core.errors import ConfigurationError
-from ratekit.core.keys import ALL_ENDPOINTS, ELEMENTS_SUFFIX
+from ratekit.core.keys import ALL_ENDPOINTS
 from ratekit.database.urls import URL_VARIABLE as DATABASE_VARIABLE
 from ratekit.stores import URL_VARIABLE
-from ratekit.web.methods import split_endpoint
 from ratekit.web.table import Rules
 
 _ASKING = ("check", "explain", "inspect")
@@ -58,14 +56,15 @@ def _environment(named: dict[str, str]) -> Iterator[None]:
 def _with_limits(arguments: list[str], host: Host) -> list[str]:
     """Say which limits an endpoint has, if that is asked and the application declares some."""
     told = {"--limit", "--rules"} & {argument.partition("=")[0] for argument in arguments}
+    known = ["--rules", host.declared_at]
     if arguments[:2] == ["overrides", "set"]:
-        _warn_of_no_match(arguments[2:], host)
-    if arguments[:2] in (["overrides", "set"], ["overrides", "delete"]):
+        return arguments if "--rules" in told else [*arguments[:2], *known, *arguments[2:]]
+    if arguments[:2] == ["overrides", "delete"]:
         return _with_name(arguments, host)
     if not arguments or arguments[0] not in _ASKING or told:
         return arguments
     is_declared = any(_is_declared(argument, host.declared) for argument in arguments[1:])
-    return [*arguments, "--rules", host.declared_at] if is_declared else arguments
+    return [*arguments, *known] if is_declared else arguments
 
 
 def _with_name(arguments: list[str], host: Host) -> list[str]:
@@ -83,29 +82,6 @@ def _with_name(arguments: list[str], host: Host) -> list[str]:
 
 def _endpoint_of(arguments: list[str]) -> str:
     return next((argument for argument in arguments if not argument.startswith("-")), ALL_ENDPOINTS)
-
-
-def _warn_of_no_match(arguments: list[str], host: Host) -> None:
-    """Warn of an override for an endpoint that no declared limit has. Code may count under it all the same."""
-    endpoint = _endpoint_of(arguments)
-    if endpoint == ALL_ENDPOINTS:
-        return
-    own = endpoint.removesuffix(ELEMENTS_SUFFIX).removesuffix(":")
-    counted = _counted_under(endpoint, host.declared) or _counted_under(own, host.declared)
-    if counted is None:
-        why = f"no limit is declared for the endpoint {printable(endpoint)!r}"
-    elif counted not in (endpoint, own, split_endpoint(own, "the endpoint")[1]):
-        why = f"the limits of {printable(endpoint)!r} are counted under {printable(counted)!r}"
-    else:
-        return
-    told = "the override has an effect only if code counts under this name"
-    click.echo(f"ratekit: {why}: {told}. `{host.name} limits` shows what is declared", err=True)
-
-
-def _counted_under(endpoint: str, declared: Rules) -> str | None:
-    """Return what the limits of an endpoint are counted under, None if it has none."""
-    found = every_rule_of(declared, endpoint) if _is_declared(endpoint, declared) else []
-    return found[0].endpoint if found else None
 
 
 def _is_declared(argument: str, declared: Rules) -> bool:

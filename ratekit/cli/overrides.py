@@ -17,7 +17,7 @@ from ratekit.admin.explain import describe_override, printable
 from ratekit.admin.override_lines import override_as_line, override_from_line
 from ratekit.admin.overrides import Override
 from ratekit.cli.counters import override_line
-from ratekit.cli.questions import limit_titles, load_rules, name_of_limit, rules_of
+from ratekit.cli.questions import every_rule_of, limit_titles, load_rules, name_of_limit
 from ratekit.cli.session import (
     Function,
     Seconds,
@@ -30,7 +30,7 @@ from ratekit.cli.session import (
     with_store,
 )
 from ratekit.core.errors import ConfigurationError
-from ratekit.core.keys import ALL_ENDPOINTS
+from ratekit.core.keys import ALL_ENDPOINTS, ELEMENTS_SUFFIX
 from ratekit.database.urls import URL_VARIABLE as DATABASE_VARIABLE
 from ratekit.web.plans import as_rule_policy
 from ratekit.web.table import Rules
@@ -414,12 +414,13 @@ def _unknown(who: dict[str, Any], limit: str | None, where: str, titles: Mapping
     rules, endpoint = load_rules(where), who["endpoint"]
     if endpoint == ALL_ENDPOINTS:
         return
-    found = rules_of(rules, endpoint) if isinstance(rules, Rules) else ()
+    own = endpoint.removesuffix(ELEMENTS_SUFFIX).removesuffix(":")
+    found = every_rule_of(rules, endpoint) or every_rule_of(rules, own) if isinstance(rules, Rules) else ()
     if isinstance(rules, Rules) and not found:
-        yield f"endpoint {endpoint!r} has no limits in --rules {where!r}"
+        yield f"no limit is declared for the endpoint {printable(endpoint)!r}"
         return
-    if found and found[0].endpoint != endpoint:
-        yield f"endpoint {endpoint!r} is counted as {found[0].endpoint!r}"
+    if found and found[0].endpoint not in (endpoint, own):
+        yield f"the limits of {printable(endpoint)!r} are counted under {printable(found[0].endpoint)!r}"
     if limit is not None and titles and limit not in titles:  # none are known where they depend on the request
         yield f"limit {limit!r} is not one of {', '.join(titles)}"
 

@@ -263,12 +263,38 @@ def test_url_or_name_stands_for_what_its_limits_count_under(site, redis_server):
         assert "60s    fixed_window  -       1" in told
 
 
-def test_override_for_an_endpoint_that_nothing_limits_is_warned_of(client, capsys):
-    manage("overrides", "set", "/nowhere/", WHO[1], "--max-requests", "5")
-    assert "no limit is declared for the endpoint '/nowhere/'" in capsys.readouterr().err
-    manage("overrides", "set", *WHO, "--max-requests", "5")
-    manage("overrides", "set", "/x/:/elements", WHO[1], "--max-requests", "5")
-    assert "no limit is declared" not in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["/nowhere/"], "no limit is declared for the endpoint '/nowhere/'"),
+        (["by hand"], "no limit is declared for the endpoint 'by hand'"),
+        (["/x/", "--limit", "mnth"], "limit 'mnth' is not one of 60s, 3600s"),
+        (["/z/"], "the limits of '/z/' are counted under 'the last'"),
+        (["the last", "--limit", "mnth"], "limit 'mnth' is not one of 60s"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)
+def test_override_that_no_declared_limit_has_is_refused_unless_it_is_forced(client, settings, words, why):
+    view = rate_limit("3/min", by="ip", counter="the last")(lambda request: HttpResponse())
+    settings.ROOT_URLCONF = (*settings.ROOT_URLCONF, path("z/", view))
+    given = ("overrides", "set", words[0], WHO[1], *words[1:], "--max-requests", "5")
+    errors = StringIO()
+    with pytest.raises(CommandError) as failed:
+        call_command("ratekit", *given, stderr=errors)
+    assert (failed.value.returncode, why in errors.getvalue(), "Give --force" in errors.getvalue()) == (2, True, True)
+    assert json.loads(manage("overrides", "list", "--json"))["overrides"] == []
+    errors = StringIO()
+    call_command("ratekit", *given, "--force", stdout=StringIO(), stderr=errors)
+    assert f"ratekit: warning: {why}" in errors.getvalue()
+    assert len(json.loads(manage("overrides", "list", "--json"))["overrides"]) == 1
+
+
+def test_override_that_a_declared_limit_has_is_written_without_a_word(client):
+    for words in (["/x/"], ["/x/:/elements"], ["/x/", "--limit", "3600s"], ["/x/", "--limit", "hour"], ["*"]):
+        errors = StringIO()
+        given = ("overrides", "set", words[0], WHO[1], *words[1:], "--max-requests", "5")
+        call_command("ratekit", *given, stdout=StringIO(), stderr=errors)
+        assert errors.getvalue() == ""
 
 
 def test_login_page_of_the_admin_is_listed_and_explained(site, redis_server):

@@ -112,7 +112,7 @@ def test_explain_takes_the_limits_of_an_application(whole, capsys):
     assert (
         program.run(["overrides", "set", "/serach", "ip:192.0.2.7", "--max-requests", "5", "--rules", "whole_shop:app"]) == 2
     )
-    assert "endpoint '/serach' has no limits in --rules 'whole_shop:app'" in capsys.readouterr().err
+    assert "no limit is declared for the endpoint '/serach'" in capsys.readouterr().err
 
 
 def test_explain_finds_the_counters_of_a_method_and_a_path(whole, capsys):

@@ -203,8 +203,8 @@ def rules(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["/items/7", "u"], "endpoint '/items/7' is counted as '/items/{id}'"),
-        (["/other", "u"], "endpoint '/other' has no limits in --rules"),
+        (["/items/7", "u"], "the limits of '/items/7' are counted under '/items/{id}'"),
+        (["/other", "u"], "no limit is declared for the endpoint '/other'"),
         (["/items/{id}", "u", "--limit", "day"], "limit 'day' is not one of 60s, hour"),
         (["/items/{id}", "user:*"], "subject 'user:*' has a wildcard, and overrides have none"),
     ],

@@ -91,9 +91,14 @@ def test_route_or_name_stands_for_what_its_limits_count_under(app):
         assert "on default: a request that costs 1 passes" in told, told
 
 
-def test_override_for_an_endpoint_that_nothing_limits_is_warned_of(app):
-    told = run(app, "overrides", "set", "/serach", "ip:127.0.0.1", "--max-requests", "5")
-    assert (told.exit_code, "no limit is declared for the endpoint '/serach'" in told.output) == (0, True)
+def test_override_for_an_endpoint_that_nothing_limits_is_refused_unless_it_is_forced(app):
+    words = ("overrides", "set", "/serach", "ip:127.0.0.1", "--max-requests", "5")
+    told = run(app, *words)
+    assert (told.exit_code, "no limit is declared for the endpoint '/serach'" in told.output) == (2, True)
+    told = run(app, *words, "--force")
+    assert (told.exit_code, "warning: no limit is declared for the endpoint '/serach'" in told.output) == (0, True)
+    told = run(app, "overrides", "set", "/search", "ip:1", "--limit", "mnth", "--max-requests", "5")
+    assert (told.exit_code, "limit 'mnth' is not one of" in told.output) == (2, True)
     assert "no limit is declared" not in run(app, "overrides", "set", "/search", "ip:1", "--max-requests", "5").output
     assert "no limit is declared" not in run(app, "overrides", "set", "*", "ip:1", "--max-requests", "5").output
 
@@ -106,7 +111,7 @@ def test_limit_of_an_override_may_be_given_by_its_title(app):
     assert run(app, "overrides", "delete", "/search", "ip:1", "--limit", "minute").output == "deleted\n"
 
 
-def test_override_for_a_route_that_is_counted_under_another_name_is_warned_of(app):
+def test_override_for_a_route_that_is_counted_under_another_name_is_refused(app):
     told = run(app, "overrides", "set", "/health", "ip:1", "--max-requests", "5").output
     assert "no limit is declared for the endpoint '/health'" in told
     app.get("/terms", endpoint="terms")(lambda: "")
