@@ -130,7 +130,7 @@ class Decider:
         slot: str | None = None,
     ) -> Value:
         """Decide a request, and return what `finish` makes of the decision where the store's answer arrives."""
-        mode = _mode(target)
+        mode = _mode(target, get_rate_limit_mode())
         version = self._refresher.configuration.version
         if mode is _OFF:
             return finish(Decision(target, None, mode, version))
@@ -153,8 +153,9 @@ class Decider:
         version = self._refresher.configuration.version
         decisions: list[Decision | None] = [None] * len(targets)
         groups: dict[tuple[OnOutage | None, RateLimitMode], list[tuple[int, Call]]] = {}
+        current = get_rate_limit_mode()
         for index, (target, request) in enumerate(zip(targets, requests, strict=True)):
-            mode = _mode(target)
+            mode = _mode(target, current)
             if mode is _OFF:
                 decisions[index] = Decision(target, None, mode, version)
             else:
@@ -240,10 +241,11 @@ def unavailable(error: RateLimitUnavailable) -> Problem:
     return Problem(503, detail, retry_after=whole_seconds(error.retry_after), members={"degraded": reason})
 
 
-def _mode(target: Target) -> RateLimitMode:
+def _mode(target: Target, current: RateLimitMode) -> RateLimitMode:
+    """Return the mode of a request: the weakest of the present one, which is read once, the plan's and the tenant's."""
     if target.plan.mode is _ON and target.tenant.mode is _ON:
-        return get_rate_limit_mode()
-    return weakest(get_rate_limit_mode(), target.plan.mode, target.tenant.mode)
+        return current
+    return weakest(current, target.plan.mode, target.tenant.mode)
 
 
 def _violation(target: Target, result: RateLimitResult) -> Violation:
