@@ -160,6 +160,7 @@ def django_document_front(url, module, settings, tmp_path):
     failing, fine = (lambda request: HttpResponse(status=401)), (lambda request: HttpResponse())
     views = {"login": failing, "sign-in": failing, "daily": fine, "chat": fine, "month": fine, "update": fine}
     settings.ROOT_URLCONF = tuple(path(name, view, name=name) for name, view in views.items())
+    settings.MIDDLEWARE = ["ratekit_django.middleware.RateLimitMiddleware"]
     settings.RATEKIT = {"STORE_URL": url, "RULES_SOURCE": str(tmp_path / "rules.json")}
     return client, ask
 

@@ -7,6 +7,7 @@ counted ("user", "ip" or "all"), and how many requests an hour. What is no front
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -59,6 +60,29 @@ def asking_flask(app: Flask) -> Send:
     return send
 
 
+class SharedSettings:
+    """Settings of Django while at least one thread is inside: each for itself would restore what another has changed."""
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._override: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._override = override_settings(**self._options)
+                self._override.enable()
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._override.disable()
+
+
 def asking_django(view: Any, cache: str | None) -> Send:
     """Send requests to a view of Django, over a cache."""
     backend = "django.core.cache.backends." + ("redis.RedisCache" if cache else "locmem.LocMemCache")
@@ -68,9 +92,12 @@ def asking_django(view: Any, cache: str | None) -> Send:
         if not cache:
             caches["default"].clear()
 
+    silenced = ["django_ratelimit.E003", "django_ratelimit.W001"]
+    options: Any = {"ROOT_URLCONF": urls, "CACHES": {"default": settings}, "MIDDLEWARE": []}
+    ours = SharedSettings(SILENCED_SYSTEM_CHECKS=silenced, **options)
+
     def send(user: str = "ann", path: str = "/items/1", forwarded: str | None = None) -> Answer:
-        options: Any = {"ROOT_URLCONF": urls, "CACHES": {"default": settings}, "MIDDLEWARE": []}
-        with override_settings(**options, SILENCED_SYSTEM_CHECKS=["django_ratelimit.E003", "django_ratelimit.W001"]):
+        with ours:
             answer = Client(raise_request_exception=False).get(path, headers=headers_of(user, forwarded))
             return answer.status_code, answer.headers
 
