@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import contextmanager
 
 import grpc
 import httpx2
@@ -72,28 +73,28 @@ def test_weakest_of_the_modes_of_store_and_plan_counts(tmp_path, redis_server):
         seconds_until(lambda: "x-ratelimit-limit" not in checked()[-1].headers)  # nothing is counted
 
 
-def test_rate_limit_service_of_envoy_follows_the_mode_of_the_store(tmp_path, redis_server):
-    rules = tmp_path / "ratelimit.yaml"
+@contextmanager
+def asking_envoy(folder, store):
+    """Run Envoy's rate limit service, and yield what asks it for the code of one request."""
+    rules = folder / "ratelimit.yaml"
     rules.write_text(FILE)
     message = request("shop", [("user", "42")]).SerializeToString()
     with (
-        envoy_service(rules, tmp_path, "--store", redis_server.url) as (port, _),
+        envoy_service(rules, folder, "--store", store) as (port, _),
         grpc.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
-        ask = channel.unary_unary(METHOD, request_serializer=bytes, response_deserializer=Response.FromString)
-        ask(message, timeout=20, wait_for_ready=True)
-        assert_follows(redis_server.url, lambda: ask(message, timeout=20).overall_code == OVER_LIMIT)
+        call = channel.unary_unary(METHOD, request_serializer=bytes, response_deserializer=Response.FromString)
+        yield lambda: call(message, timeout=20, wait_for_ready=True).overall_code
+
+
+def test_rate_limit_service_of_envoy_follows_the_mode_of_the_store(tmp_path, redis_server):
+    with asking_envoy(tmp_path, redis_server.url) as ask:
+        ask()
+        assert_follows(redis_server.url, lambda: ask() == OVER_LIMIT)
 
 
 def test_mode_of_the_store_is_in_force_from_the_first_request_on(tmp_path, redis_server):
     set_mode(redis_server.url, "monitor")
-    rules = tmp_path / "ratelimit.yaml"
-    rules.write_text(FILE)
-    message = request("shop", [("user", "42")]).SerializeToString()
-    with (
-        envoy_service(rules, tmp_path, "--store", redis_server.url) as (port, _),
-        grpc.insecure_channel(f"127.0.0.1:{port}") as channel,
-    ):
-        ask = channel.unary_unary(METHOD, request_serializer=bytes, response_deserializer=Response.FromString)
-        codes = {ask(message, timeout=20, wait_for_ready=True).overall_code for _ in range(5)}
+    with asking_envoy(tmp_path, redis_server.url) as ask:
+        codes = {ask() for _ in range(5)}
         assert OVER_LIMIT not in codes
